@@ -1,0 +1,34 @@
+# make setup | train | test | lock.  Needs only Python 3.11+ and make; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup train test lint lock clean
+setup: .venv/.ready
+
+# uv is itself pinned in the lock file: pip installs that one entry, uv does the rest.
+.venv/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make setup PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	awk '/^uv==/ { on = 1 } on; on && !/\\$$/ { exit }' requirements.lock > .venv/uv.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock
+	VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock
+	VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+train: setup
+	$(BIN)/python examples/train_on_generated_pictures.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: lint
+	$(BIN)/pytest -n auto
+
+lock: setup
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-package cgnl --custom-compile-command "make lock" --quiet -o requirements.lock
+
+clean:
+	rm -rf .venv
