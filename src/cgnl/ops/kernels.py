@@ -1,0 +1,155 @@
+"""The paper's pairwise functions as Taylor series: f(theta_i, phi_j) = sum_p alpha_p^2 (theta_i phi_j)^p (eq. 9)."""
+
+from dataclasses import dataclass
+from math import exp, factorial, isfinite
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["Dot", "EmbeddedGaussian", "GaussianRBF", "Kernel", "Taylor"]
+
+
+def _check_order(order: int) -> None:
+    if not isinstance(order, int) or order < 0:
+        raise ValueError(f"order must be a whole number, at least 0, got order = {order}")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A pairwise function. Subclasses give its coefficients and its exact form."""
+
+    def coefficients(self) -> tuple[float, ...]:
+        """alpha_p^2 for p = 0..P."""
+        raise NotImplementedError
+
+    def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
+        """f itself, element by element: the limit of the series."""
+        raise NotImplementedError
+
+    @property
+    def envelope(self) -> float:
+        """gamma of the factor exp(-gamma x^2) that multiplies the rows of Theta and of Phi; 0 for none."""
+        return 0.0
+
+    @property
+    def constant(self) -> float:
+        """gamma of the factor exp(-gamma (|theta|^2 + |phi|^2)) of a sample and group; 0 for none."""
+        return 0.0
+
+    def check_normalize(self) -> None:
+        """Raise if the rows of the series cannot be divided by their sums."""
+        if self.coefficients()[0] == 0:
+            raise ValueError(
+                f"normalize=True needs alpha_0^2 > 0, but {self} has alpha_0^2 = 0: its rows do not depend on theta"
+            )
+
+
+@dataclass(frozen=True)
+class Dot(Kernel):
+    """theta_i phi_j: the dot product, exact at order one (eq. 3)."""
+
+    def coefficients(self) -> tuple[float, ...]:
+        return (0.0, 1.0)
+
+    def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
+        return theta * phi
+
+
+@dataclass(frozen=True)
+class EmbeddedGaussian(Kernel):
+    """exp(theta_i phi_j), without the softmax's normalisation."""
+
+    order: int = 3
+
+    def __post_init__(self):
+        _check_order(self.order)
+
+    def coefficients(self) -> tuple[float, ...]:
+        return tuple(1 / factorial(p) for p in range(self.order + 1))
+
+    def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
+        return torch.exp(theta * phi)
+
+    def check_normalize(self) -> None:
+        if self.order % 2:
+            raise ValueError(f"normalize=True needs an even order, got order = {self.order}: odd series reach zero")
+
+
+@dataclass(frozen=True)
+class GaussianRBF(Kernel):
+    """exp(-gamma (theta_i - phi_j)^2), expanded as beta (2 gamma)^p / p! (theta_i phi_j)^p (eq. 10).
+
+    The paper is of two minds about beta, and the true kernel needs a third:
+
+    * ``"paper"``: the constant exp(-2 gamma), as for unit vectors; what the released code trains.
+    * ``"norm"``: the constant exp(-gamma (|theta|^2 + |phi|^2)) of each sample and group, read literally.
+      It is zero in float32 once the squared norms pass 100 / gamma.
+    * ``"exact"``: exp(-gamma theta_i^2) exp(-gamma phi_j^2), folded into the rows of Theta and Phi, so that the series
+      converges to the RBF kernel itself.
+    """
+
+    order: int = 3
+    gamma: float = 1e-4
+    beta: Literal["paper", "norm", "exact"] = "paper"
+
+    def __post_init__(self):
+        _check_order(self.order)
+        if not (isfinite(self.gamma) and self.gamma > 0):
+            raise ValueError(f"gamma must be positive and finite, got gamma = {self.gamma}")
+        if self.beta not in ("paper", "norm", "exact"):
+            raise ValueError(f'beta must be "paper", "norm" or "exact", got {self.beta!r}')
+
+    def coefficients(self) -> tuple[float, ...]:
+        beta = exp(-2 * self.gamma) if self.beta == "paper" else 1.0
+        return tuple(beta * (2 * self.gamma) ** p / factorial(p) for p in range(self.order + 1))
+
+    def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
+        """For ``beta="norm"``, f without its constant: an element does not know the norm of its sample and group."""
+        if self.beta == "exact":
+            return torch.exp(-self.gamma * (theta - phi) ** 2)
+        return torch.exp(2 * self.gamma * (theta * phi - (1 if self.beta == "paper" else 0)))
+
+    @property
+    def envelope(self) -> float:
+        return self.gamma if self.beta == "exact" else 0.0
+
+    @property
+    def constant(self) -> float:
+        return self.gamma if self.beta == "norm" else 0.0
+
+
+@dataclass(frozen=True, init=False)
+class Taylor(Kernel):
+    """Any series with alpha_p^2 >= 0, given as ``Taylor([alpha_0^2, alpha_1^2, ...])``."""
+
+    alpha_squared: tuple[float, ...]
+
+    def __init__(self, coefficients):
+        values = tuple(float(c) for c in coefficients)
+        if not values or not all(isfinite(c) and c >= 0 for c in values) or not any(values):
+            raise ValueError(f"coefficients must be finite, at least 0 and not all 0, got {values}")
+        object.__setattr__(self, "alpha_squared", values)
+
+    def coefficients(self) -> tuple[float, ...]:
+        return self.alpha_squared
+
+    def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
+        product, value = theta * phi, torch.zeros_like(theta * phi)
+        for alpha_squared in reversed(self.alpha_squared):
+            value = value * product + alpha_squared
+        return value
+
+
+_BY_NAME = {"dot": Dot(), "embedded_gaussian": EmbeddedGaussian(), "rbf": GaussianRBF()}
+
+
+def resolve(kernel: str | Kernel) -> Kernel:
+    """The kernel itself, or the one with that name and its defaults."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, str) and kernel in _BY_NAME:
+        return _BY_NAME[kernel]
+    raise ValueError(
+        f"unknown kernel {kernel!r}: give one of {', '.join(map(repr, _BY_NAME))} or a cgnl.kernels object"
+    )

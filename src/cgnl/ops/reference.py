@@ -1,0 +1,251 @@
+"""The paper's operators, as its equations read.
+
+theta, phi and g are [B, C, *positions] with one, two or three position axes and any strides; results have g's dtype.
+N is the number of positions, C' = C / groups the number of channels in a group.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import kernels
+from .kernels import Kernel
+from .series import accumulation_dtype, polynomial, power_sums
+
+
+def non_local(
+    theta: Tensor, phi: Tensor, g: Tensor, *, kernel: str = "embedded_gaussian", scale: bool = True
+) -> Tensor:
+    """Y = f(theta, phi) g over positions (eq. 1): the original non-local operation.
+
+    ``kernel="embedded_gaussian"`` is a softmax over the positions of phi, its logits divided by sqrt(C) when ``scale``;
+    ``kernel="dot"`` is theta phi^T, divided by the number of phi's positions when ``scale``. phi and g may have fewer
+    positions than theta.
+    """
+    check_non_local_kernel(kernel)
+    check_inputs(theta, phi, g, same_positions=False)
+    dtype = accumulation_dtype(theta, phi, g) if kernel == "dot" else g.dtype
+    query, key, value = (t.flatten(2).transpose(1, 2).to(dtype) for t in (theta, phi, g))  # [B, N, C]
+    if kernel == "embedded_gaussian":
+        y = F.scaled_dot_product_attention(query, key, value, scale=None if scale else 1.0)  # [B, N, C]
+    else:
+        with no_autocast(g):
+            y = query @ (key.transpose(1, 2) @ value)  # [B, N, C], by the associative law
+        y = y / key.shape[1] if scale else y
+    return y.transpose(1, 2).unflatten(2, theta.shape[2:]).to(g.dtype)
+
+
+def generalized_non_local(
+    theta: Tensor,
+    phi: Tensor,
+    g: Tensor,
+    *,
+    kernel: str | Kernel = "dot",
+    groups: int = 1,
+    scale: str | None = None,
+    normalize: bool = False,
+) -> Tensor:
+    """vec(Y) = f(vec(theta), vec(phi)) vec(g) in each group (eq. 8), with the exact f and the whole NC' x NC' matrix.
+
+    Quadratic in time and memory: for small inputs, and for checking ``compact_generalized_non_local``, whose arguments
+    it shares.
+    """
+    kernel = kernels.resolve(kernel)
+    check_inputs(theta, phi, g, groups)
+    if normalize and not isinstance(kernel, kernels.EmbeddedGaussian):  # exp is positive, whatever its series does
+        kernel.check_normalize()
+    factor = scale_factor(scale, math.prod(theta.shape[2:]), theta.shape[1] // groups)
+    dtype = accumulation_dtype(theta, phi, g)
+    theta_, phi_, g_ = (t.to(dtype).flatten(1).unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, NC']
+    pairwise = kernel.exact(theta_.unsqueeze(-1), phi_.unsqueeze(-2))  # [B, G, NC', NC']
+    if kernel.constant:
+        pairwise = pairwise * _beta(kernel, _squares(theta_) + _squares(phi_)).unsqueeze(-1)
+    if normalize:
+        pairwise = pairwise / pairwise.sum(-1, keepdim=True)
+    with no_autocast(g):
+        y = factor * (pairwise @ g_.unsqueeze(-1))  # [B, G, NC', 1]
+    return y.reshape(theta.shape).to(g.dtype)
+
+
+def compact_generalized_non_local(
+    theta: Tensor,
+    phi: Tensor,
+    g: Tensor,
+    *,
+    kernel: str | Kernel = "dot",
+    groups: int = 1,
+    scale: str | None = None,
+    normalize: bool = False,
+    process_group: dist.ProcessGroup | None = None,
+) -> Tensor:
+    """vec(Y) = Theta (Phi^T vec(g)) in each group (eq. 12): the Taylor series of f, by the associative law.
+
+    Linear in time, and in memory no larger than its inputs. ``dispatch.compact_generalized_non_local`` documents the
+    arguments.
+    """
+    kernel = kernels.resolve(kernel)
+    check_inputs(theta, phi, g, groups)
+    theta_, phi_, g_ = (t.unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, C', *P]
+    first, c, rows = attention(theta_, phi_, g_, kernel, scale, normalize, process_group)
+    if rows is None:
+        y = polynomial(theta_, c, None, first, kernel.envelope)
+    else:  # the envelope of theta_i stands above and below
+        y = polynomial(theta_, c, None, first) / polynomial(theta_, rows, None, first)
+    return y.flatten(1, 2).to(g.dtype)  # [B, C, *P]
+
+
+def attention(
+    theta: Tensor,
+    phi: Tensor,
+    g: Tensor,
+    kernel: Kernel,
+    scale: str | None = None,
+    normalize: bool = False,
+    process_group: dist.ProcessGroup | None = None,
+) -> tuple[int, Tensor, Tensor | None]:
+    """Y and its row sums as polynomials in theta: (first power, coefficients, coefficients of the row sums or None).
+
+    Inputs are grouped, [B, G, C', *positions]; coefficients are alpha_p^2 (Phi^T g)_p, [B, G, K].
+    """
+    if normalize:
+        kernel.check_normalize()
+    first, alpha_squared = leading(kernel)
+    s = power_sums(phi, g, len(alpha_squared), first, kernel.envelope)  # [B, G, K]
+    none = s.new_empty(0)
+    rows = power_sums(phi, None, len(alpha_squared), first, kernel.envelope) if normalize else none  # [B, G, K]
+    squares = _squares(theta) + _squares(phi) if kernel.constant and not normalize else none  # [B, G, 1]
+    positions = s.new_full((1,), math.prod(theta.shape[3:])) if scale and process_group else none
+    s, rows, squares, positions = _sum_over_processes(process_group, s, rows, squares, positions)
+
+    factor = scale_factor(scale, positions if len(positions) else math.prod(theta.shape[3:]), theta.shape[2])
+    c = _times_each(s * factor, alpha_squared)
+    if normalize:
+        return first, c, _times_each(rows, alpha_squared)
+    return first, c * _beta(kernel, squares) if kernel.constant else c, None
+
+
+def affinity(theta: Tensor, phi: Tensor, at: Sequence[int], *, kernel: str | Kernel = "dot", groups: int = 1) -> Tensor:
+    """Rows of the pairwise matrix Theta Phi^T, from its factors: how each element of phi answers theta at ``at``.
+
+    ``at`` is a position, giving one row for each of its channels, [B, C, C', *positions], or (channel, *position),
+    giving that row alone, [B, C', *positions]. C' are the channels of the group that the row's own channel is in.
+    """
+    kernel = kernels.resolve(kernel)
+    check_inputs(theta, phi, phi, groups)
+    at = _check_position(at, theta.shape[1:])
+    first, alpha_squared = leading(kernel)
+    dtype = accumulation_dtype(theta, phi)
+    theta_, phi_ = (t.to(dtype).unflatten(1, (groups, -1)) for t in (theta, phi))  # [B, G, C', *P]
+    beta = _beta(kernel, _squares(theta_) + _squares(phi_)) if kernel.constant else theta_.new_ones(1)  # [B, G, 1]
+    query = theta_[(..., *at[-(theta.ndim - 2) :])]  # [B, G, C']
+    envelope = torch.exp(-kernel.envelope * query.square())
+    c = torch.stack([a * query**p * envelope * beta for p, a in enumerate(alpha_squared, first)], -1)  # [B, G, C', K]
+    if len(at) == theta.ndim - 1:
+        group, channel = divmod(at[0], phi_.shape[2])
+        keys, c = phi_[:, [group]], c[:, group, [channel]]  # [B, 1, C', *P], [B, 1, K]
+        return polynomial(keys, c, None, first, kernel.envelope).squeeze(1).to(theta.dtype)
+    keys = phi_.flatten(0, 1).unsqueeze(1)  # [B G, 1, C', *P]
+    rows = polynomial(keys.expand(-1, c.shape[2], *keys.shape[2:]), c.flatten(0, 1), None, first, kernel.envelope)
+    return rows.unflatten(0, c.shape[:2]).flatten(1, 2).to(theta.dtype)  # [B, C, C', *P]
+
+
+def bilinear_pool(x: Tensor) -> Tensor:
+    """X^T X over positions (eq. 5): [B, C, *positions] -> [B, C, C], the pairwise dot product of X^T with itself."""
+    check_inputs(x, x, x)
+    rows = x.flatten(2).to(accumulation_dtype(x))  # [B, C, N]
+    with no_autocast(x):
+        return (rows @ rows.transpose(1, 2)).to(x.dtype)
+
+
+def check_non_local_kernel(kernel: str) -> None:
+    if kernel not in ("embedded_gaussian", "dot"):
+        raise ValueError(f'unknown kernel {kernel!r}: the non-local operation has "embedded_gaussian" and "dot"')
+
+
+def leading(kernel: Kernel) -> tuple[int, tuple[float, ...]]:
+    """The first power with a coefficient, and the coefficients from there on."""
+    coefficients = kernel.coefficients()
+    first = next(p for p, alpha_squared in enumerate(coefficients) if alpha_squared)
+    return first, coefficients[first:]
+
+
+def scale_factor(scale: str | None, positions, channels: int):
+    """What the attention is multiplied by. 784 positions are res4 at 448 pixels, and res4 of a 32-frame clip."""
+    if scale is None:
+        return 1.0
+    if scale == "sqrt":
+        return (positions * channels) ** -0.5
+    if scale == "resolution":
+        return 784 / positions
+    raise ValueError(f'scale must be None, "sqrt" or "resolution", got {scale!r}')
+
+
+def no_autocast(like: Tensor) -> torch.autocast:
+    """Autocast would round the operands of a float32 matrix product to half precision."""
+    device = like.device.type if torch.amp.is_autocast_available(like.device.type) else "cpu"
+    return torch.autocast(device, enabled=False)
+
+
+def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_positions: bool = True) -> None:
+    """One-line errors that name the numbers."""
+    shapes = f"theta {list(theta.shape)}, phi {list(phi.shape)}, g {list(g.shape)}"
+    if not all(t.is_floating_point() for t in (theta, phi, g)):
+        raise ValueError(f"expected floating-point tensors, got {theta.dtype}, {phi.dtype}, {g.dtype}")
+    if not 3 <= theta.ndim <= 5:
+        raise ValueError(f"expected [B, C, *positions] with 1, 2 or 3 position axes, got {shapes}")
+    if phi.shape != g.shape or theta.shape[:2] != phi.shape[:2] or theta.ndim != phi.ndim:
+        raise ValueError(f"theta, phi and g do not fit together: {shapes}")
+    if same_positions and theta.shape != phi.shape:
+        raise ValueError(f"theta and phi must have the same positions: {shapes}")
+    if 0 in theta.shape[1:] or 0 in phi.shape[2:]:
+        raise ValueError(f"there must be at least one channel and one position: {shapes}")
+    if groups < 1 or theta.shape[1] % groups:
+        raise ValueError(f"channels = {theta.shape[1]} is not divisible by groups = {groups}")
+
+
+def _check_position(at: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    at = tuple(int(i) for i in at)
+    sizes = shape[len(shape) - len(at) :]
+    if len(at) not in (len(shape) - 1, len(shape)) or not all(0 <= i < n for i, n in zip(at, sizes, strict=True)):
+        raise ValueError(f"at = {at} is no position in {list(shape[1:])}, nor (channel, *position) in {list(shape)}")
+    return at
+
+
+def _squares(x: Tensor) -> Tensor:
+    return power_sums(x, x, terms=1, first=1)  # [B, G, 1]
+
+
+def _beta(kernel: Kernel, squares: Tensor) -> Tensor:
+    return torch.exp(-kernel.constant * squares)  # [B, G, 1]
+
+
+def _times_each(sums: Tensor, factors: Sequence[float]) -> Tensor:
+    # Python numbers, not a tensor: nothing to copy to the device.
+    return torch.stack([f * s for f, s in zip(factors, sums.unbind(-1), strict=True)], -1)  # [B, G, K]
+
+
+def _sum_over_processes(process_group: dist.ProcessGroup | None, *sums: Tensor) -> Sequence[Tensor]:
+    """Each tensor summed over the processes, all in one message."""
+    if process_group is None:
+        return sums
+    total = _AllReduce.apply(torch.cat([s.flatten() for s in sums]), process_group)
+    return [t.view_as(s) for t, s in zip(total.split([s.numel() for s in sums]), sums, strict=True)]
+
+
+class _AllReduce(torch.autograd.Function):
+    """A sum over processes. Every process's loss depends on it, so the gradients are summed too."""
+
+    @staticmethod
+    def forward(ctx, x, process_group):
+        ctx.process_group = process_group
+        total = x.clone()
+        dist.all_reduce(total, group=process_group)
+        return total
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _AllReduce.apply(grad, ctx.process_group), None

@@ -1,0 +1,25 @@
+"""Shared by all tests: how exact is exact enough, and small helpers."""
+
+import os
+
+import pytest
+import torch
+
+# Relative error, in the norm, to an independent float64 truth.
+EXACT = 1e-10  # two float64 computations of the same thing
+ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """|actual - expected| / |expected| in float64."""
+    actual, expected = actual.detach().double(), expected.detach().double()
+    assert actual.shape == expected.shape
+    return float((actual - expected).norm() / expected.norm().clamp_min(1e-300))
