@@ -1,0 +1,316 @@
+"""Residual attention blocks: shape in = shape out, an exact identity when new.
+
+Each is the paper's last equation of section 3, Z = BN(Y W_z) + X, with its own Y. Convolutions are 1 x 1 (x 1) without
+bias, drawn from N(0, 0.01); W_z has as many groups as Y.
+"""
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .ops import kernels, reference
+from .ops.dispatch import Backend, check_backend, compact_generalized_non_local
+from .ops.kernels import Kernel
+from .ops.series import accumulation_dtype, polynomial
+
+__all__ = ["CGNL", "NonLocal", "SimpleResidual"]
+
+_CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_BATCH_NORM = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+
+
+class _Residual(nn.Module):
+    """x + norm(z(y)). Subclasses say what z(y) is, in ``branch``.
+
+    From the branch on, everything is float32 (float64 for float64): attention is a sum over all positions and channels
+    of a group, and passes float16's 65504 easily. For the same reason ``.half()`` leaves the norm in float32.
+    """
+
+    theta: nn.Module
+    phi: nn.Module
+    g: nn.Module
+    norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.GroupNorm | None
+
+    def __init__(
+        self,
+        channels: int,
+        inner_channels: int | None,
+        projections: tuple[str, ...],
+        *,
+        ndim: int,
+        groups: int,
+        norm: str | None,
+        zero_init: bool,
+        device,
+        dtype,
+    ):
+        super().__init__()
+        inner_name = "channels // 2" if inner_channels is None else "inner_channels"
+        inner_channels = channels // 2 if inner_channels is None else inner_channels
+        if ndim not in _CONV:
+            raise ValueError(f"ndim must be 1, 2 or 3, got ndim = {ndim}")
+        if channels < 1 or inner_channels < 1:
+            raise ValueError(f"channels = {channels} and {inner_name} = {inner_channels} must both be at least 1")
+        for name, count in ((inner_name, inner_channels), ("channels", channels)):
+            if groups < 1 or count % groups:
+                raise ValueError(f"{name} = {count} is not divisible by groups = {groups}")
+        self.channels, self.inner_channels, self.ndim, self.groups = channels, inner_channels, ndim, groups
+        self.zero_init = zero_init
+        kwargs = {"bias": False, "device": device, "dtype": dtype}
+        for name in projections:
+            self.add_module(name, _CONV[ndim](channels, inner_channels, 1, **kwargs))
+        self.z = _CONV[ndim](inner_channels, channels, 1, groups=groups, **kwargs)
+        self.norm = self._make_norm(norm, device, dtype)
+        self.reset_parameters()
+
+    def _make_norm(self, norm: str | None, device, dtype):
+        factory = {"device": device, "dtype": torch.float64 if dtype == torch.float64 else torch.float32}
+        if norm is None:
+            return None
+        if norm == "batch":
+            return _BATCH_NORM[self.ndim](self.channels, **factory)
+        if norm == "group":
+            return nn.GroupNorm(self.groups, self.channels, **factory)
+        raise ValueError(f'norm must be "batch", "group" or None, got {norm!r}')
+
+    def reset_parameters(self) -> None:
+        """Draw new weights; with ``zero_init`` the block starts as an identity."""
+        for module in self.children():
+            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+                nn.init.normal_(module.weight, std=0.01)
+        if self.norm is not None:
+            self.norm.reset_parameters()
+        if self.zero_init:
+            nn.init.zeros_(self.z.weight if self.norm is None else self.norm.weight)
+
+    def branch(self, x: Tensor) -> Tensor:
+        """W_z y, [B, C, *positions]."""
+        raise NotImplementedError
+
+    def _grouped(self, t: Tensor) -> Tensor:
+        return t.unflatten(1, (self.groups, -1))  # [B, G, C', *P]
+
+    def _project(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """W_z y for y [B, G, C', *P]; what float16 could not hold is divided out before and put back after."""
+        if dtype != torch.float16:
+            return self.z(y.flatten(1, 2).to(dtype))
+        peak = y.detach().abs().amax(tuple(range(2, y.ndim)), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
+        return (self._grouped(self.z((y / peak).flatten(1, 2).to(dtype))) * peak).flatten(1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, *positions] -> the same shape and dtype."""
+        if x.ndim != self.ndim + 2 or x.shape[1] != self.channels or 0 in x.shape[2:]:
+            axes = ", ".join("THW"[-self.ndim :])
+            raise ValueError(f"expected [B, {self.channels}, {axes}] (ndim = {self.ndim}), got {list(x.shape)}")
+        if x.shape[0] == 0:
+            return x
+        z = self.branch(x)
+        z = z.to(accumulation_dtype(z))  # [B, C, *P]
+        if self.norm is not None:
+            self._warn_if_erased(x)
+            z = self.norm(z)
+        return (x + z).to(x.dtype)  # x first: the result has its strides
+
+    def _warn_if_erased(self, x: Tensor) -> None:
+        plain_batch_norm = type(self.norm) is _BATCH_NORM[self.ndim] and self.training
+        if x.shape[0] == 1 and plain_batch_norm and not torch.compiler.is_compiling():
+            warnings.warn(
+                f"{type(self).__name__} trains with BatchNorm on a single sample: normalising it removes the size of "
+                "its attention, which evaluation does not. Use two samples a process, or SyncBatchNorm.",
+                stacklevel=3,
+            )
+
+    def _apply(self, fn, recurse=True):
+        def keep_float32(t: Tensor) -> Tensor:
+            new = fn(t)
+            return t.to(new.device) if new.dtype in (torch.float16, torch.bfloat16) else new
+
+        norm, self._modules["norm"] = self._modules["norm"], None
+        try:
+            super()._apply(fn, recurse)
+        finally:
+            self._modules["norm"] = norm
+        if norm is not None:
+            norm._apply(keep_float32, recurse)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, inner_channels={self.inner_channels}, ndim={self.ndim}, groups={self.groups}"
+
+
+class CGNL(_Residual):
+    """Compact generalized non-local block: every position of every channel of a group is related to every other.
+
+    Args:
+        channels: channels of the input and the output.
+        inner_channels: channels of theta, phi and g; ``channels // 2`` unless given.
+        ndim: position axes: 1 sequences, 2 images, 3 video.
+        groups: channel groups, within which elements are related.
+        kernel: a ``cgnl.kernels`` object, or ``"dot"``, ``"embedded_gaussian"``, ``"rbf"`` for one with its defaults.
+        norm: ``"batch"`` (the paper), ``"group"`` (the released code, whose GroupNorm over the same groups cancels the
+            attention but for its sign) or None.
+        scale: None (paper), ``"sqrt"`` (released code's ``use_scale``) or ``"resolution"`` (times 784 / N, so that a
+            network can be tested at another resolution or clip length than it was trained at).
+        normalize: divide each row of the pairwise matrix by its sum; see ``cgnl.ops.compact_generalized_non_local``.
+        zero_init: start as an exact identity (norm weight 0, or ``z`` 0 without a norm). theta, phi, g and z then
+            receive gradients from the second step on.
+        backend: ``"auto"``, ``"reference"`` or ``"fused"``.
+
+    Shape: [B, channels, *positions] -> the same.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        inner_channels: int | None = None,
+        *,
+        ndim: int = 2,
+        groups: int = 8,
+        kernel: str | Kernel = "dot",
+        norm: str | None = "batch",
+        scale: str | None = None,
+        normalize: bool = False,
+        zero_init: bool = True,
+        backend: Backend = "auto",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(
+            channels,
+            inner_channels,
+            ("theta", "phi", "g"),
+            ndim=ndim,
+            groups=groups,
+            norm=norm,
+            zero_init=zero_init,
+            device=device,
+            dtype=dtype,
+        )
+        self.kernel, self.scale, self.normalize = kernels.resolve(kernel), scale, normalize
+        self.backend: Backend = backend
+        reference.scale_factor(scale, 1, 1)  # raises for an unknown one
+        check_backend(backend)
+        if normalize:
+            self.kernel.check_normalize()
+
+    def branch(self, x: Tensor) -> Tensor:
+        theta, phi, g = self.theta(x), self.phi(x), self.g(x)  # [B, inner_channels, *P]
+        if self.normalize:  # rows are means of g, which no dtype minds
+            options = {"kernel": self.kernel, "groups": self.groups, "scale": self.scale}
+            return self.z(compact_generalized_non_local(theta, phi, g, **options, normalize=True, backend=self.backend))
+        theta_, phi_, g_ = (self._grouped(t) for t in (theta, phi, g))  # [B, G, C', *P]
+        first, c, _ = reference.attention(theta_, phi_, g_, self.kernel, self.scale)  # [B, G, K]
+        if (first, c.shape[-1], self.kernel.envelope) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
+            return polynomial(self._grouped(self.z(theta)), c, first=1).flatten(1, 2)
+        if first > 0:
+            return self._project(polynomial(theta_, c, None, first, self.kernel.envelope), theta.dtype)
+        # The p = 0 term is a bias of each sample, and so large beside the others that half precision would lose them.
+        c_0 = c[..., :1]  # [B, G, 1]
+        if self.kernel.envelope:
+            y = polynomial(theta_, c, gamma=self.kernel.envelope) - c_0.unflatten(-1, (1,) * (self.ndim + 1))
+        else:
+            y = polynomial(theta_, F.pad(c[..., 1:], (1, 0)))  # [B, G, C', *P]
+        row_sums = self.z.weight.flatten(1).sum(1, dtype=c.dtype).unflatten(0, (self.groups, -1))  # [G, C / G]
+        bias = (c_0 * row_sums).flatten(1).unflatten(1, (-1,) + (1,) * self.ndim)  # [B, C, 1, ..]
+        return self._project(y, theta.dtype) + bias
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, kernel={self.kernel}, scale={self.scale!r}, normalize={self.normalize}"
+
+
+class NonLocal(_Residual):
+    """Non-local block of Wang et al.: every position is related to every other, over all channels at once.
+
+    Args:
+        channels: channels of the input and the output.
+        inner_channels: channels of theta, phi and g; ``channels // 2`` unless given.
+        ndim: position axes: 1 sequences, 2 images, 3 video.
+        kernel: ``"embedded_gaussian"``, a softmax, or ``"dot"``.
+        scale: divide by sqrt(inner_channels) before the softmax, or the dot product by the number of positions.
+        subsample: max-pool the input of phi and g, 2 x 2 in space.
+        norm: ``"batch"``, ``"group"`` (one group) or None.
+        zero_init: start as an exact identity.
+
+    Shape: [B, channels, *positions] -> the same.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        inner_channels: int | None = None,
+        *,
+        ndim: int = 2,
+        kernel: str = "embedded_gaussian",
+        scale: bool = True,
+        subsample: bool = False,
+        norm: str | None = "batch",
+        zero_init: bool = True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(
+            channels,
+            inner_channels,
+            ("theta", "phi", "g"),
+            ndim=ndim,
+            groups=1,
+            norm=norm,
+            zero_init=zero_init,
+            device=device,
+            dtype=dtype,
+        )
+        reference.check_non_local_kernel(kernel)
+        self.kernel, self.scale, self.subsample = kernel, scale, subsample
+
+    def branch(self, x: Tensor) -> Tensor:
+        theta, keys = self.theta(x), self._pool(x) if self.subsample else x
+        phi, g = self.phi(keys), self.g(keys)  # [B, inner_channels, *P']
+        dtype = theta.dtype
+        if self.kernel == "dot":  # a sum, not a mean: out of float16's reach
+            theta, phi, g = (t.to(accumulation_dtype(t)) for t in (theta, phi, g))
+        y = reference.non_local(theta, phi, g, kernel=self.kernel, scale=self.scale)
+        return self._project(self._grouped(y), dtype)
+
+    def _pool(self, x: Tensor) -> Tensor:
+        window = [1] * (self.ndim - 2) + [min(2, size) for size in x.shape[2:][-2:]]
+        return _MAX_POOL[self.ndim](x, window)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, kernel={self.kernel!r}, scale={self.scale}, subsample={self.subsample}"
+
+
+class SimpleResidual(_Residual):
+    """x + norm(z(theta(x))): a CGNL block whose attention is 1, the paper's control.
+
+    Args: as for ``CGNL``. Shape: [B, channels, *positions] -> the same.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        inner_channels: int | None = None,
+        *,
+        ndim: int = 2,
+        groups: int = 8,
+        norm: str | None = "batch",
+        zero_init: bool = True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(
+            channels,
+            inner_channels,
+            ("theta",),
+            ndim=ndim,
+            groups=groups,
+            norm=norm,
+            zero_init=zero_init,
+            device=device,
+            dtype=dtype,
+        )
+
+    def branch(self, x: Tensor) -> Tensor:
+        return self.z(self.theta(x))
