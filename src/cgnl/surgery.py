@@ -1,0 +1,232 @@
+"""Put blocks into any model, take them out again, and know where the paper puts them."""
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from . import blocks as _blocks
+from .ops.kernels import GaussianRBF
+
+Model = TypeVar("Model", bound=nn.Module)
+Factory = Callable[[int], nn.Module]
+
+BLOCKS: dict[str, Callable[..., nn.Module]] = {
+    "cgnl": _blocks.CGNL,
+    "cgnlx": functools.partial(_blocks.CGNL, kernel=GaussianRBF(order=3)),
+    "nl": _blocks.NonLocal,
+    "residual": _blocks.SimpleResidual,
+}
+"""The paper's blocks by name."""
+
+STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+"""Residual blocks in layer1 (res2) .. layer4 (res5) of a ResNet, by depth."""
+
+FIVE_BLOCKS = {
+    34: {"layer2": (1, 3), "layer3": (1, 3, 5)},
+    50: {"layer2": (1, 3), "layer3": (1, 3, 5)},
+    101: {"layer2": (1, 3), "layer3": (6, 13, 20)},  # as in the non-local authors' code
+    152: {"layer2": (3, 7), "layer3": (11, 23, 35)},  # our choice: evenly, as above
+}
+"""Two blocks in res3 and three in res4, by depth. Other code bases place them differently."""
+
+
+def insert(
+    model: Model,
+    block: str | Factory,
+    after: str | Sequence[str],
+    *,
+    channels: int | None = None,
+    example: Tensor | tuple | None = None,
+    **block_options,
+) -> Model:
+    """Put a block behind each named module, in place.
+
+    In an ``nn.Sequential`` the block becomes a child of its own, ``layer3.4_cgnl`` behind ``layer3.4``; anywhere else
+    it is registered beside the target and called by a forward hook. Either way every old parameter keeps its name.
+
+    Args:
+        model: any module.
+        block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, a class of ours (or a partial of one), or
+            ``callable(channels) -> nn.Module``.
+        after: dotted names of modules whose output is [B, C, *positions].
+        channels: C. Unless given, it is read off the modules at or before the target, or off a run of ``example``.
+        example: an input of the model (a tensor, or a tuple of arguments) to run once, in eval mode.
+        block_options: further arguments of the block, such as ``groups=4``.
+
+    Returns:
+        The model.
+    """
+    names = [after] if isinstance(after, str) else list(after)
+    if not names:
+        raise ValueError("no place given: after is empty")
+    if len(set(names)) < len(names):
+        raise ValueError(f"a place is named twice: {', '.join(names)}")
+    modules = dict(model.named_modules())
+    for name in names:
+        _check_name(name, modules)
+    shapes = _output_shapes(model, names, modules, example) if example is not None else {}
+
+    built = []  # everything is built, and may fail, before anything is changed
+    for name in names:
+        width, ndim = shapes.get(name) or _read_off(name, modules)
+        width = channels or width
+        if not width:
+            raise ValueError(f"cannot tell the channels behind {name!r}: give channels= or example=")
+        try:
+            built.append((name, *_build(block, block_options, width, ndim, modules[name], model)))
+        except ValueError as error:
+            raise ValueError(f"behind {name!r}: {error}") from None
+    for name, child, module in built:
+        _place(model, name, child, module)
+    return model
+
+
+def remove(model: Model) -> Model:
+    """Take every inserted block out again, in place."""
+    for module in list(model.modules()):
+        for key, child in list(module._modules.items()):
+            if hasattr(child, "_inserted_after"):
+                del module._modules[key]
+        for key, hook in list(module._forward_hooks.items()):
+            if isinstance(hook, _Call):
+                del module._forward_hooks[key]
+    return model
+
+
+def inserted(model: nn.Module) -> dict[str, nn.Module]:
+    """The inserted blocks by their dotted names."""
+    return {name: module for name, module in model.named_modules() if hasattr(module, "_inserted_after")}
+
+
+def placement(name: str, blocks: int = 1) -> list[str]:
+    """Where the paper puts 1 or 5 blocks in a ResNet, as names for ``insert``.
+
+    One block: before the last residual block of res4 (``layer3``). Five: two in res3 and three in res4.
+    """
+    match = re.fullmatch(r"(?:(?:c2d|i3d)_)?resnet(\d+)(?:_caffe)?", name)
+    depth = int(match[1]) if match else 0
+    if depth not in STAGES:
+        raise ValueError(f"no placement is known for {name!r}: give after=, the names of modules in the network")
+    if blocks == 1:
+        return [f"layer3.{STAGES[depth][2] - 2}"]
+    if blocks == 5 and depth in FIVE_BLOCKS:
+        return [f"{layer}.{index}" for layer, places in FIVE_BLOCKS[depth].items() for index in places]
+    known = "1 or 5" if depth in FIVE_BLOCKS else "1"
+    raise ValueError(f"no placement of blocks = {blocks} is known for {name!r} (only {known}): give after= instead")
+
+
+class _Call:
+    """Forward hook that sends a module's output through a block. An object, so that a copied model calls its copy."""
+
+    def __init__(self, block: nn.Module):
+        self.block = block
+
+    def __call__(self, _module, _args, output):
+        return self.block(output)
+
+
+def _check_name(name: str, modules: Mapping[str, nn.Module]) -> None:
+    if name and name in modules:
+        return
+    close = difflib.get_close_matches(name, filter(None, modules), n=5, cutoff=0.5)
+    parent = name
+    while parent and parent not in modules:
+        parent = parent.rpartition(".")[0]
+    here = close or [f"{parent}.{child}".lstrip(".") for child, _ in modules[parent].named_children()]
+    raise ValueError(f"there is no module {name!r} in the model; close to it: {', '.join(here)}")
+
+
+def _build(
+    block, options: dict, width: int, ndim: int | None, target: nn.Module, model: nn.Module
+) -> tuple[str, nn.Module]:
+    """(the child's suffix, the block), on the device and in the dtype of its surroundings."""
+    if isinstance(block, str) and block not in BLOCKS:
+        raise ValueError(f"unknown block {block!r}: choose one of {', '.join(BLOCKS)}")
+    label, factory = (block, BLOCKS[block]) if isinstance(block, str) else (None, block)
+    ours = factory.func if isinstance(factory, functools.partial) else factory
+    if ndim and isinstance(ours, type) and issubclass(ours, _blocks._Residual):
+        options = {"ndim": ndim} | getattr(factory, "keywords", {}) | options
+    module = factory(width, **options)
+    label = label or next((n for n, cls in BLOCKS.items() if type(module) is cls), type(module).__name__.lower())
+    near = next((p for m in (target, model) for p in m.parameters() if p.is_floating_point()), None)
+    if near is not None:
+        module.to(near.device, near.dtype)
+    return label, module.train(target.training)
+
+
+def _place(model: nn.Module, name: str, label: str, block: nn.Module) -> None:
+    parent_name, _, child = name.rpartition(".")
+    parent, key = model.get_submodule(parent_name), f"{child}_{label}"
+    runs_in_order = isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward
+    while not runs_in_order and isinstance(parent, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+        # A list that somebody loops over must not grow: register further up.
+        parent_name, _, child = parent_name.rpartition(".")
+        parent, key = model.get_submodule(parent_name), f"{child}_{key}"
+    if key in parent._modules:
+        raise ValueError(f"{name!r} already has a block behind it: {key!r}")
+    object.__setattr__(block, "_inserted_after", name)
+    if runs_in_order:
+        children = list(parent._modules.items())
+        parent._modules.clear()
+        for existing, module in children:
+            parent.register_module(existing, module)
+            if existing == child:
+                parent.register_module(key, block)
+    else:
+        parent.add_module(key, block)
+        model.get_submodule(name).register_forward_hook(_Call(block))
+
+
+def _read_off(name: str, modules: Mapping[str, nn.Module]) -> tuple[int | None, int | None]:
+    """(channels, ndim) from the last layers inside the target or, failing that, before it."""
+    names = list(modules)
+    inside = [n for n in names if n == name or n.startswith(f"{name}.")]
+    before = [n for n in names[: names.index(name)] if not name.startswith(f"{n}.")]
+    layers = [modules[n] for n in before + inside]
+    width = next((w for layer in reversed(layers) if (w := _width(layer))), None)
+    ndim = next((n for layer in reversed(layers) if (n := _ndim(layer))), None)
+    return width, ndim
+
+
+def _width(layer: nn.Module) -> int | None:
+    if isinstance(layer, nn.modules.conv._ConvNd):
+        return layer.out_channels
+    if isinstance(layer, nn.Linear):
+        return layer.out_features
+    if isinstance(layer, nn.modules.batchnorm._NormBase):
+        return layer.num_features
+    return layer.num_channels if isinstance(layer, nn.GroupNorm) else None
+
+
+def _ndim(layer: nn.Module) -> int | None:
+    return len(layer.kernel_size) if isinstance(layer, nn.modules.conv._ConvNd) else None
+
+
+def _output_shapes(model: nn.Module, names: list[str], modules: Mapping[str, nn.Module], example) -> dict:
+    """(channels, ndim) behind each name, from one run."""
+    shapes: dict[str, tuple[int, int]] = {}
+
+    def note(name: str, output) -> None:
+        if not isinstance(output, Tensor) or output.ndim not in (3, 4, 5):
+            what = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise ValueError(f"the output of {name!r} is not [B, C, *positions] but {what}")
+        shapes[name] = output.shape[1], output.ndim - 2
+
+    handles = [modules[n].register_forward_hook(lambda m, a, out, n=n: note(n, out)) for n in names]  # noqa: ARG005
+    training = {module for module in model.modules() if module.training}
+    try:
+        with torch.no_grad():
+            model.eval()(*(example if isinstance(example, tuple) else (example,)))
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module in training:
+            module.training = True
+    if missed := [name for name in names if name not in shapes]:
+        raise ValueError(f"the example never reached {', '.join(missed)}")
+    return shapes
