@@ -1,0 +1,55 @@
+"""Compact generalized non-local networks: relations between every position of every channel, at linear cost."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from . import kernels, models, ops
+    from .blocks import CGNL, NonLocal, SimpleResidual
+    from .models import create_model, load_reference_checkpoint
+    from .surgery import insert, placement, remove
+
+# Public name -> where it lives, "module" or "module:attribute". Nothing is imported before it is asked for.
+_PUBLIC = {
+    "CGNL": "blocks:CGNL",
+    "NonLocal": "blocks:NonLocal",
+    "SimpleResidual": "blocks:SimpleResidual",
+    "create_model": "models:create_model",
+    "insert": "surgery:insert",
+    "kernels": "kernels",
+    "load_reference_checkpoint": "models:load_reference_checkpoint",
+    "models": "models",
+    "ops": "ops",
+    "placement": "surgery:placement",
+    "remove": "surgery:remove",
+}
+
+__all__ = [
+    "CGNL",
+    "NonLocal",
+    "SimpleResidual",
+    "create_model",
+    "insert",
+    "kernels",
+    "load_reference_checkpoint",
+    "models",
+    "ops",
+    "placement",
+    "remove",
+]
+
+
+def __getattr__(name: str):
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'cgnl' has no attribute {name!r}")
+    module, _, attribute = _PUBLIC[name].partition(":")
+    value = importlib.import_module(f".{module}", __name__)
+    value = getattr(value, attribute) if attribute else value
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

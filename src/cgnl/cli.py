@@ -1,0 +1,57 @@
+"""The ``cgnl`` command. Nothing heavy is imported before a command is chosen."""
+
+import importlib
+import re
+import sys
+
+from . import __version__
+from .extras import need
+
+COMMANDS = {
+    "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
+}
+"""Command -> (the function that does it, what it does)."""
+
+
+def usage() -> str:
+    lines = [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            f"cgnl {__version__}: compact generalized non-local networks",
+            "",
+            "usage: cgnl COMMAND [--option value | option=value ...]",
+            "       cgnl COMMAND --help",
+            "",
+            *lines,
+        ]
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if command in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if command in ("-V", "--version"):
+        print(__version__)
+        return 0
+    if command not in COMMANDS:
+        print(f"cgnl: there is no command {command!r}; there is {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        run(command, rest)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"cgnl {command}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(command: str, arguments: list[str]) -> None:
+    """Call a command's function with arguments read from its signature."""
+    jsonargparse = need("jsonargparse", "cli")
+    module, _, function = COMMANDS[command][0].partition(":")
+    function = getattr(importlib.import_module(module), function)
+    arguments = [f"--{a}" if re.match(r"[A-Za-z_][\w.-]*=", a) else a for a in arguments]  # option=value
+    parser = jsonargparse.ArgumentParser(prog=f"cgnl {command}", description=COMMANDS[command][1].capitalize() + ".")
+    parser.add_function_arguments(function, as_group=False)
+    function(**parser.parse_args(arguments).as_dict())

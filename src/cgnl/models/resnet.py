@@ -1,0 +1,32 @@
+"""Image ResNets: torchvision's, and the Caffe variant whose stride sits on the 1 x 1 convolution."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..extras import need
+
+
+class Classifier(nn.Linear):
+    """A linear layer with dropout before it, whose weights keep the names of a plain one."""
+
+    def __init__(self, in_features: int, out_features: int, dropout: float = 0.5):
+        super().__init__(in_features, out_features)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got dropout = {dropout}")
+        self.dropout = dropout
+
+    def forward(self, input: Tensor) -> Tensor:  # [B, in_features] -> [B, out_features]
+        return super().forward(F.dropout(input, self.dropout, self.training))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, dropout={self.dropout}"
+
+
+def resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False) -> nn.Module:
+    """torchvision's ResNet with dropout before its classifier. [B, 3, H, W] -> [B, num_classes]."""
+    model = getattr(need("torchvision.models", "vision"), f"resnet{depth}")(weights=None)
+    model.fc = Classifier(model.fc.in_features, num_classes, dropout)
+    if caffe:
+        for stage in (model.layer2, model.layer3, model.layer4):
+            stage[0].conv1.stride, stage[0].conv2.stride = stage[0].conv2.stride, stage[0].conv1.stride
+    return model

@@ -1,0 +1,82 @@
+"""What can be built, and what it costs."""
+
+import json as json_
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from . import NETWORKS, create_model
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A network's size, and the multiply-adds of one input."""
+
+    network: str
+    blocks: str
+    input: str
+    parameters: int
+    gmacs: float
+
+
+def cost(network: str, size: int = 224, frames: int = 32, num_classes: int = 1000, **options) -> Cost:
+    """Count on the meta device: nothing is computed, and no memory is used."""
+    video = network.startswith(("c2d", "i3d"))
+    shape = (frames, size, size) if video else (size, size)
+    with torch.device("meta"):
+        model = create_model(network, num_classes=num_classes, **options).eval()
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(torch.empty(1, 3, *shape))
+    parameters = sum(p.numel() for p in model.parameters())
+    blocks = f"{options.get('blocks', 1)} {options['block']}" if options.get("block") else "-"
+    return Cost(network, blocks, " x ".join(map(str, shape)), parameters, counter.get_total_flops() / 2e9)
+
+
+def models(
+    name: str | None = None,
+    block: Literal["none", "cgnl", "cgnlx", "nl", "residual"] = "none",
+    blocks: int = 1,
+    groups: int | None = None,
+    size: int = 224,
+    frames: int = 32,
+    num_classes: int = 1000,
+    json: bool = False,
+) -> None:
+    """List the networks that can be built, with parameters and multiply-adds.
+
+    Args:
+        name: only networks with this in their name.
+        block: put this block into them.
+        blocks: how many: 1 (in res4) or 5 (2 in res3, 3 in res4).
+        groups: channel groups of the block.
+        size: height and width of the input.
+        frames: length of a clip, for video networks.
+        num_classes: outputs of the classifier.
+        json: print JSON instead of a table.
+    """
+    if size < 1 or frames < 8:
+        raise ValueError(f"size = {size} must be at least 1 and frames = {frames} at least 8")
+    chosen = [network for network in NETWORKS if (name or "") in network]
+    if not chosen:
+        raise ValueError(f"no network has {name!r} in its name: there is {', '.join(NETWORKS)}")
+    options = {"block": block, "blocks": blocks} if block != "none" else {}
+    options |= {"groups": groups} if groups else {}
+    rows, problems = [], []
+    for network in chosen:
+        try:
+            rows.append(cost(network, size, frames, num_classes, **options))
+        except ValueError as error:
+            problems.append(f"{network}: {error}")
+    if not rows:
+        raise ValueError(problems[0])
+    if json:
+        print(json_.dumps([asdict(row) for row in rows], indent=2))
+        return
+    print(f"{'network':18} {'blocks':10} {'input':16} {'parameters':>12} {'GMACs':>9}")
+    for row in rows:
+        print(f"{row.network:18} {row.blocks:10} {row.input:16} {row.parameters / 1e6:10.2f} M {row.gmacs:9.3f}")
+    print("\nGMACs: multiply-adds of convolutions, matrix products and the block's sums for one input. 1 MAC = 2 FLOP.")
+    for problem in problems:
+        print(f"left out, {problem}")

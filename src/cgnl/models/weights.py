@@ -1,0 +1,119 @@
+"""Weights from a file into a network, with a report of what became of every entry."""
+
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..extras import need
+from ..surgery import inserted
+from .video import inflate_weight
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """The names of the entries that were loaded, of those the file lacked (new) and of those left out (ignored)."""
+
+    loaded: tuple[str, ...]
+    new: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.loaded)} entries loaded, {len(self.new)} new, {len(self.ignored)} ignored"]
+        lines += [f"  new: {name}" for name in self.new] + [f"  ignored: {name}" for name in self.ignored]
+        return "\n".join(lines)
+
+
+def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -> LoadReport:
+    """Load a state dict, or a file that holds one, into a network of ours or any other.
+
+    Image weights are inflated for a video network. New may be whole inserted blocks; new here and ignored there, a
+    classifier (``fc``) for another number of classes. Anything else that does not fit raises ``ValueError`` and changes
+    nothing.
+    """
+    state = weights if isinstance(weights, Mapping) else read_state_dict(weights)
+    here = model.state_dict()
+    state = {name: _inflate_to(value, here.get(name)) for name, value in state.items()}
+    head = {name for name in here if name in state and name.startswith("fc.")}
+    ignored = head if any(state[name].shape != here[name].shape for name in head) else set()
+    state = {name: value for name, value in state.items() if name not in ignored}
+
+    untouched = tuple(b for b in (f"{n}." for n in inserted(model)) if not any(name.startswith(b) for name in state))
+    new = [name for name in here if name not in state]
+    allowed = {n for n in new if n.startswith(untouched) or n in ignored or n.endswith("num_batches_tracked")}
+    problems = {
+        "missing": [name for name in new if name not in allowed],
+        "unexpected": [name for name in state if name not in here],
+        "of another shape": [n for n in state if n in here and state[n].shape != here[n].shape],
+    }
+    if any(problems.values()):
+        found = "; ".join(f"{_some(names)} {problem}" for problem, names in problems.items() if names)
+        raise ValueError(f"the weights do not fit the network: {found}")
+    model.load_state_dict(state, strict=False)
+    return LoadReport(tuple(state), tuple(new), tuple(sorted(ignored)))
+
+
+def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:
+    """Load a checkpoint of the authors' released code into a network built by ``create_model``.
+
+    Their block is the extra layer ``layer3.5`` of a ResNet-50, with submodules t, p, g, z and gn or bn, and moves the
+    residual blocks behind it up by one; ours is ``layer3.4_cgnl``. Build the network with the same block:
+    ``create_model("resnet50", block="cgnl", norm="group", ...)`` or ``create_model("resnet50", block="nl", ...)``.
+    """
+    state = read_state_dict(path)
+    theirs = {m[1]: int(m[2]) for name in state if (m := re.fullmatch(r"(layer\d)\.(\d+)\.t\.weight", name))}
+    ours = {str(module._inserted_after): name for name, module in inserted(model).items()}
+    places = {f"{stage}.{index - 1}" for stage, index in theirs.items()}
+    if places != set(ours):
+        raise ValueError(f"the checkpoint has blocks behind {_some(places)}, the network behind {_some(ours)}")
+    if any(".gn." in name for name in state) and any(isinstance(b.norm, _BatchNorm) for b in inserted(model).values()):
+        raise ValueError("the checkpoint's block has GroupNorm, the network's BatchNorm: build it with norm=\"group\"")
+
+    def rename(name: str) -> str:
+        stage, index, leaf = (*name.split(".", 2), "", "")[:3]
+        if stage not in theirs or int(index) < theirs[stage]:
+            return name
+        before = f"{stage}.{int(index) - 1}"
+        if int(index) > theirs[stage]:
+            return f"{before}.{leaf}"
+        child, _, parameter = leaf.partition(".")
+        return f"{ours[before]}.{_RELEASED_NAMES.get(child, child)}.{parameter}"
+
+    return load_weights(model, {rename(name): value for name, value in state.items()})
+
+
+_RELEASED_NAMES = {"t": "theta", "p": "phi", "gn": "norm", "bn": "norm"}
+
+
+def read_state_dict(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors or torch file, without running anything in it; wrappers' prefixes are taken off."""
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        content = need("safetensors.torch", "vision").load_file(path)
+    else:
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+            raise ValueError(f"{path} is not a file of weights: {str(error).splitlines()[0]}") from None
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise ValueError(f"{path} holds no state dict")
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in content.items()}
+
+
+def _inflate_to(value: Tensor, like: Tensor | None) -> Tensor:
+    if like is None or (value.ndim, like.ndim) != (4, 5):
+        return value
+    return inflate_weight(value, like.shape[2])
+
+
+def _some(names: Iterable[str], most: int = 4) -> str:
+    names = sorted(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"
