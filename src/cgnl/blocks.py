@@ -5,6 +5,7 @@ bias, drawn from N(0, 0.01); W_z has as many groups as Y.
 """
 
 import warnings
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ class _Residual(nn.Module):
     theta: nn.Module
     phi: nn.Module
     g: nn.Module
-    norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.GroupNorm | None
+    norm: Any  # a BatchNorm, a GroupNorm or None
 
     def __init__(
         self,

@@ -1,0 +1,250 @@
+import copy
+import pickle
+import warnings
+from typing import Any, TypeVar, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from cgnl import CGNL, NonLocal, SimpleResidual, kernels, ops
+from tests.conftest import EXACT, ROUNDING, relative_error
+
+KERNELS = [
+    kernels.Dot(),
+    kernels.EmbeddedGaussian(2),
+    kernels.GaussianRBF(3, gamma=0.1),
+    kernels.GaussianRBF(2, gamma=0.01, beta="norm"),
+    kernels.GaussianRBF(3, gamma=0.1, beta="exact"),
+    kernels.GaussianRBF(0),
+    kernels.Taylor((0, 0, 1)),
+    kernels.Taylor((0.5, 0, 1)),
+]
+BLOCKS: dict[str, Any] = {
+    "cgnl": CGNL,
+    "cgnlx": lambda *args, **kw: CGNL(*args, kernel="rbf", **kw),
+    "cgnl-normalized": lambda *args, **kw: CGNL(*args, kernel=KERNELS[4], normalize=True, **kw),
+    "nl": NonLocal,
+    "nl-dot": lambda *args, **kw: NonLocal(*args, kernel="dot", scale=False, subsample=True, **kw),
+    "residual": SimpleResidual,
+}
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+POSITIONS = {1: (9,), 2: (3, 4), 3: (2, 3, 4)}
+
+Block = TypeVar("Block", bound=nn.Module)
+
+each_block = pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
+each_ndim = pytest.mark.parametrize("ndim", POSITIONS)
+
+
+def trained(block: Block) -> Block:
+    """The block with weights of ordinary size everywhere, so that every part of it shows in the output."""
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.normal_(std=0.4 if parameter.ndim > 1 else 1.0)
+    return block
+
+
+@each_ndim
+@each_block
+@pytest.mark.parametrize("norm", ["batch", "group", None])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_fresh_block_is_an_identity(block, ndim, norm, training):
+    for dtype in DTYPES:
+        x = 100 * torch.randn(2, 16, *POSITIONS[ndim]).to(dtype)
+        y = block(16, ndim=ndim, norm=norm, dtype=dtype).train(training)(x)
+        assert torch.equal(y, x)
+        assert (y.dtype, y.stride()) == (x.dtype, x.stride())
+
+
+@each_ndim
+@each_kernel
+def test_cgnl_is_the_papers_equation(kernel, ndim):
+    block = trained(CGNL(8, ndim=ndim, groups=2, kernel=kernel, scale="sqrt").double())
+    x = torch.randn(3, 8, *POSITIONS[ndim], dtype=torch.float64)
+    y = ops.compact_generalized_non_local(
+        block.theta(x), block.phi(x), block.g(x), kernel=kernel, groups=2, scale="sqrt"
+    )
+    assert relative_error(block(x), x + block.norm(block.z(y))) < EXACT
+
+
+def test_cgnl_with_dot_kernel_is_the_exact_generalized_form():
+    block = trained(CGNL(8, groups=2).double())
+    x = torch.randn(3, 8, 3, 4, dtype=torch.float64)
+    y = ops.generalized_non_local(block.theta(x), block.phi(x), block.g(x), groups=2)
+    assert relative_error(block(x), x + block.norm(block.z(y))) < EXACT
+
+
+@pytest.mark.parametrize("subsample", [True, False])
+@each_ndim
+def test_non_local_is_softmax_attention(ndim, subsample):
+    block = trained(NonLocal(8, ndim=ndim, subsample=subsample).double())
+    x = torch.randn(2, 8, *{1: (9,), 2: (5, 4), 3: (3, 5, 4)}[ndim], dtype=torch.float64)
+    pool = {1: lambda t: F.max_pool1d(t, 2), 2: lambda t: F.max_pool2d(t, 2), 3: lambda t: F.max_pool3d(t, (1, 2, 2))}
+    keys = pool[ndim](x) if subsample else x
+    theta, phi, g = (t.flatten(2) for t in (block.theta(x), block.phi(keys), block.g(keys)))
+    weights = torch.softmax(theta.transpose(1, 2) @ phi / 2, -1)  # sqrt of four inner channels
+    y = (g @ weights.transpose(1, 2)).view(2, 4, *x.shape[2:])
+    assert relative_error(block(x), x + block.norm(block.z(y))) < EXACT
+
+
+def test_non_local_subsamples_a_map_of_one_row():
+    assert NonLocal(8, subsample=True)(torch.randn(2, 8, 1, 6)).shape == (2, 8, 1, 6)
+
+
+def test_simple_residual_is_cgnl_with_attention_one():
+    block = trained(SimpleResidual(8, groups=2).double())
+    x = torch.randn(3, 8, 3, 4, dtype=torch.float64)
+    assert relative_error(block(x), x + block.norm(block.z(block.theta(x)))) < EXACT
+
+
+@pytest.mark.parametrize("amplitude", [1, 100], ids=["relu(N(0,1))", "100 relu(N(0,1))"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("kernel", ["dot", "rbf"])
+def test_half_precision_block_stays_finite_and_matches_float64(kernel, dtype, amplitude):
+    x = (amplitude * torch.randn(2, 512, 28, 28).relu()).to(dtype)
+    block = CGNL(512, groups=1, kernel=kernel, dtype=dtype)
+    assert torch.equal(block(x), x)
+    nn.init.ones_(block.norm.weight)
+    y, truth = block(x), copy.deepcopy(block).double()(x.double())
+    assert y.dtype == dtype
+    assert y.isfinite().all()
+    assert relative_error(y, truth) < 2 * ROUNDING[dtype]
+    assert all(buffer.isfinite().all() for buffer in block.buffers())
+
+
+@each_block
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_autocast_keeps_the_block_close_to_float64(block, dtype):
+    module, x = trained(block(16)), 3 * torch.randn(4, 16, 6, 6)
+    truth = copy.deepcopy(module).double()(x.double())
+    with torch.autocast("cpu", dtype):
+        y = module(x)
+    assert y.dtype == torch.float32
+    assert relative_error(y, truth) < 20 * ROUNDING[dtype]
+
+
+@each_block
+def test_half_leaves_the_norm_in_float32(block):
+    module = block(16).half()
+    assert {p.dtype for n, p in module.named_parameters() if not n.startswith("norm")} == {torch.float16}
+    assert {t.dtype for t in module.norm.state_dict().values() if t.is_floating_point()} == {torch.float32}
+    assert module.double().norm.weight.dtype == torch.float64
+    assert module.to("meta", torch.bfloat16).norm.weight.device.type == "meta"
+    assert list(dict(module.named_children()))[-1] == "norm"
+
+
+@each_block
+def test_every_parameter_learns_after_the_first_step(block):
+    module, x = block(16), torch.randn(4, 16, 4, 4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.mse_loss(module(x), torch.randn(4, 16, 4, 4)).backward()
+        optimizer.step()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in module.parameters())
+
+
+@each_kernel
+def test_gradients_are_those_of_finite_differences(kernel):
+    block = trained(CGNL(4, groups=2, kernel=kernel, norm="group").double())
+    x = torch.randn(2, 4, 2, 2, dtype=torch.float64, requires_grad=True)
+    names, values = zip(*block.named_parameters(), strict=True)
+
+    def run(x, *values):
+        return torch.func.functional_call(block, dict(zip(names, values, strict=True)), x)
+
+    assert torch.autograd.gradcheck(run, (x, *values))
+
+
+@each_block
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_compile_has_no_graph_break_and_agrees(block, training):
+    module, x = trained(block(16)).double().train(training), torch.randn(2, 16, 3, 4, dtype=torch.float64)
+    torch.compiler.reset()  # every case compiles the same forward: do not count them against its limit
+    compiled = torch.compile(copy.deepcopy(module), fullgraph=True, backend="aot_eager")
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    expected, actual = module(a), compiled(b)
+    assert relative_error(actual, expected) < EXACT
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for x, y in ((a, expected), (b, actual))]
+    assert relative_error(*gradients) < EXACT
+
+
+def test_flops_count_the_sums_beside_the_convolutions():
+    positions, channels, inner, groups = 12, 16, 8, 2
+    convolutions = 3 * positions * channels * inner + positions * channels * inner // groups
+    for kernel, sums in (
+        ("dot", positions * inner + positions * channels),  # s meets z, not theta
+        ("rbf", 2 * 4 * positions * inner),  # P + 1 = 4 powers
+    ):
+        with FlopCounterMode(display=False) as counter:
+            CGNL(channels, groups=groups, kernel=kernel).eval()(torch.randn(1, channels, 3, 4))
+        assert counter.get_total_flops() == 2 * (convolutions + sums)
+
+
+@pytest.mark.parametrize(("samples", "norm", "training", "warns"), [
+    (1, "batch", True, True),
+    (2, "batch", True, False),
+    (1, "batch", False, False),
+    (1, "group", True, False),
+])  # fmt: skip
+def test_training_batch_norm_on_one_sample_warns(samples, norm, training, warns):
+    block = CGNL(16, norm=norm).train(training)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        block(torch.randn(samples, 16, 4, 4))
+    assert ["single sample" in str(w.message) for w in caught] == [True] * warns
+
+
+@each_block
+def test_empty_batch_passes_through(block):
+    x = torch.randn(0, 16, 4, 4)
+    assert block(16)(x).shape == x.shape
+
+
+@each_block
+def test_channels_last_stays_channels_last(block):
+    x = torch.randn(2, 16, 4, 5).to(memory_format=torch.channels_last)
+    assert trained(block(16))(x).is_contiguous(memory_format=torch.channels_last)
+
+
+@each_block
+def test_block_survives_pickle_and_copy(block):
+    module, x = trained(block(16)).eval(), torch.randn(2, 16, 4, 4)
+    for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(twin(x), module(x))
+
+
+def test_repr_tells_the_configuration():
+    text = repr(CGNL(16, 8, groups=4, kernel=kernels.GaussianRBF(2), scale="sqrt"))
+    assert "16, inner_channels=8, ndim=2, groups=4, kernel=GaussianRBF(order=2" in text
+    assert "scale='sqrt'" in text
+    assert "subsample=True" in repr(NonLocal(16, subsample=True))
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: CGNL(200), "channels // 2 = 100 is not divisible by groups = 8"),
+    (lambda: CGNL(20, 8, groups=8), "channels = 20 is not divisible by groups = 8"),
+    (lambda: CGNL(16, 6, groups=4), "inner_channels = 6 is not divisible by groups = 4"),
+    (lambda: CGNL(16, groups=0), "channels // 2 = 8 is not divisible by groups = 0"),
+    (lambda: CGNL(1, groups=1), "channels = 1 and channels // 2 = 0 must both be at least 1"),
+    (lambda: CGNL(16, ndim=4), "ndim must be 1, 2 or 3, got ndim = 4"),
+    (lambda: CGNL(16, kernel="gauss"), "unknown kernel 'gauss'"),
+    (lambda: CGNL(16, norm="layer"), "norm must be \"batch\", \"group\" or None, got 'layer'"),
+    (lambda: CGNL(16, scale="half"), "scale must be None, \"sqrt\" or \"resolution\", got 'half'"),
+    (lambda: CGNL(16, normalize=True), "normalize=True needs alpha_0^2 > 0, but Dot() has alpha_0^2 = 0"),
+    (lambda: CGNL(16, backend=cast(Any, "cuda")), "backend must be \"auto\", \"reference\" or \"fused\", got 'cuda'"),
+    (lambda: NonLocal(16, kernel="rbf"), "unknown kernel 'rbf'"),
+    (lambda: CGNL(16)(torch.randn(2, 16, 3, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 16, 3, 4, 4]"),
+    (lambda: CGNL(16, ndim=3)(torch.randn(2, 16, 4, 4)), "expected [B, 16, T, H, W] (ndim = 3), got [2, 16, 4, 4]"),
+    (lambda: CGNL(16)(torch.randn(2, 8, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 8, 4, 4]"),
+    (lambda: NonLocal(16)(torch.randn(2, 16, 0, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 16, 0, 4]"),
+])  # fmt: skip
+def test_wrong_arguments_name_the_numbers(make, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        make()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
