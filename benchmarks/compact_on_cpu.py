@@ -3,7 +3,7 @@
     python benchmarks/compact_on_cpu.py [--threads 2] [--rounds 15]
 
 The operator stands against a loop over groups with batched matrix products and stacked powers; the block against its
-own convolutions and norm. Contestants take turns, and a ratio is the median over rounds of the ratio in a round.
+own convolutions and norm. The two take turns, also at who begins; a ratio is the median of the ratios of the rounds.
 """
 
 import argparse
@@ -61,15 +61,13 @@ def parts_alone(block: cgnl.CGNL, x: Tensor) -> Callable[[], None]:
 
 def race(first: Callable[[], None], second: Callable[[], None], rounds: int) -> tuple[float, float, float]:
     """Median milliseconds of both, and the median of first / second."""
-    times: list[tuple[float, float]] = []
-    for _ in range(rounds + 2):
-        pair = []
-        for step in (first, second):
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds + 2):
+        for which in (0, 1) if number % 2 else (1, 0):
             start = time.perf_counter()
-            step()
-            pair.append(1e3 * (time.perf_counter() - start))
-        times.append((pair[0], pair[1]))
-    a, b = zip(*times[2:], strict=True)
+            (first, second)[which]()
+            times[which].append(1e3 * (time.perf_counter() - start))
+    a, b = (t[2:] for t in times)  # the first two warm up
     return statistics.median(a), statistics.median(b), statistics.median(x / y for x, y in zip(a, b, strict=True))
 
 

@@ -3,7 +3,8 @@
     python benchmarks/growth.py [--channels 64] [--seconds 2] [--csv benchmarks/results/growth_cpu.csv]
                                 [--plot docs/figures/growth.png]
 
-Each curve stops when a step takes longer than --seconds. The exponent is a least-squares fit to the last five points.
+Each curve stops when a step takes longer than --seconds. The exponent is a least-squares fit to the points
+that take at least twice as long as the shortest.
 """
 
 import argparse
@@ -39,7 +40,8 @@ def seconds(operation, positions: int, channels: int, device: str) -> float:
 
 def exponent(points: list[tuple[int, float]]) -> float:
     """Slope of log time over log positions."""
-    x, y = zip(*((math.log(n), math.log(t)) for n, t in points[-5:]), strict=True)
+    shortest = min(t for _, t in points)
+    x, y = zip(*((math.log(n), math.log(t)) for n, t in points if t >= 2 * shortest), strict=True)
     return statistics.linear_regression(x, y).slope
 
 
@@ -68,13 +70,14 @@ def draw(curves: dict[str, list[tuple[int, float]]], channels: int, device: str,
     for (name, points), colour in zip(curves.items(), ("#c44e52", "#8c8c8c", "#2b6cb0"), strict=True):
         x, y = zip(*((n, 1e3 * t) for n, t in points), strict=True)
         axes.loglog(x, y, "o-", color=colour, markersize=3.5, label=f"{name}: N^{exponent(points):.2f}")
-    for size, label in ((196, "res4, 224 px"), (784, "res4, 448 px"), (12544, "res3, 4-frame clip, 448 px")):
+    for size, label in ((196, "res4, 224 px"), (784, "res4, 448 px"), (12544, "res3 of a 32-frame clip, 448 px")):
         axes.axvline(size, color="#dddddd", zorder=0)
-        axes.annotate(label, (size, 1), xycoords=("data", "axes fraction"), xytext=(3, -3), textcoords="offset points",
-                      rotation=90, va="top", fontsize=7, color="#777777")  # fmt: skip
+        place = {"xycoords": ("data", "axes fraction"), "xytext": (3, 0), "textcoords": "offset points"}
+        axes.annotate(label, (size, 0.55), **place, rotation=90, va="center", fontsize=7, color="#777777")
     axes.set(xlabel="positions N", ylabel="milliseconds")
     axes.set_title(
-        f"One sample, {channels} channels, forward + backward, {device}, torch {torch.__version__}", fontsize=9
+        f"One sample, {channels} channels, forward + backward, {device}, torch {torch.__version__.partition('+')[0]}",
+        fontsize=9,
     )
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -137,6 +137,43 @@ def test_half_leaves_the_norm_in_float32(block):
     assert list(dict(module.named_children()))[-1] == "norm"
 
 
+@pytest.mark.parametrize("steps", [("half",), ("double", "bfloat16"), ("half", "float")], ids="-".join)
+@pytest.mark.parametrize("norm", ["batch", None])
+def test_conversions_leave_a_working_block(norm, steps):
+    block = CGNL(16, norm=norm)
+    for step in steps:
+        getattr(block, step)()
+    x = torch.randn(2, 16, 4, 4, dtype=block.z.weight.dtype)
+    assert torch.equal(block(x), x)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", kernels.GaussianRBF(beta="exact")], ids=["paper", "exact"])
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.filterwarnings("ignore:.*single sample")
+def test_large_constant_term_does_not_drown_the_rest(kernel, samples):
+    x = torch.randn(samples, 64, 14, 14).relu()
+    block = CGNL(64, groups=1, kernel=kernel, zero_init=False)
+    truth, y = copy.deepcopy(block).double(), block(x)
+    assert relative_error(y, truth(x.double())) < 100 * ROUNDING[torch.float32]
+    for name in ("running_mean", "running_var"):
+        assert relative_error(getattr(block.norm, name), getattr(truth.norm, name)) < 1e-5
+    plain: Any = nn.BatchNorm2d(64, dtype=torch.float64)
+    projections = (module(x.double()) for module in (truth.theta, truth.phi, truth.g))
+    plain(truth.z(ops.compact_generalized_non_local(*projections, kernel=kernel)))
+    assert relative_error(truth.norm.running_mean, plain.running_mean) < 1e-8
+
+
+def test_function_transforms_differentiate_through_the_block():
+    block = trained(CGNL(8, groups=2, kernel="rbf", norm="group").double())
+    x, v = torch.randn(2, 1, 8, 3, 3, dtype=torch.float64).unbind()
+    tangent = torch.func.jvp(block, (x,), (v,))[1]
+    step = 1e-6
+    assert relative_error(tangent, (block(x + step * v) - block(x - step * v)) / (2 * step)) < 1e-6
+    gradient: Any = torch.func.grad(lambda t: block(t).square().sum())(x)
+    x.requires_grad_()
+    assert relative_error(gradient, torch.autograd.grad(block(x).square().sum(), x)[0]) < EXACT
+
+
 @each_block
 def test_every_parameter_learns_after_the_first_step(block):
     module, x = block(16), torch.randn(4, 16, 4, 4)
@@ -190,9 +227,12 @@ def test_flops_count_the_sums_beside_the_convolutions():
     (2, "batch", True, False),
     (1, "batch", False, False),
     (1, "group", True, False),
+    (1, "frozen", True, False),
 ])  # fmt: skip
 def test_training_batch_norm_on_one_sample_warns(samples, norm, training, warns):
-    block = CGNL(16, norm=norm).train(training)
+    block = CGNL(16, norm="batch" if norm == "frozen" else norm).train(training)
+    if norm == "frozen":
+        block.norm.eval()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         block(torch.randn(samples, 16, 4, 4))
@@ -200,9 +240,12 @@ def test_training_batch_norm_on_one_sample_warns(samples, norm, training, warns)
 
 
 @each_block
-def test_empty_batch_passes_through(block):
-    x = torch.randn(0, 16, 4, 4)
-    assert block(16)(x).shape == x.shape
+def test_empty_batch_passes_through_and_reaches_every_parameter(block):
+    module, x = block(16), torch.randn(0, 16, 4, 4)
+    y = module(x)
+    assert y.shape == x.shape
+    y.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in module.parameters())
 
 
 @each_block
@@ -235,7 +278,7 @@ def test_repr_tells_the_configuration():
     (lambda: CGNL(16, kernel="gauss"), "unknown kernel 'gauss'"),
     (lambda: CGNL(16, norm="layer"), "norm must be \"batch\", \"group\" or None, got 'layer'"),
     (lambda: CGNL(16, scale="half"), "scale must be None, \"sqrt\" or \"resolution\", got 'half'"),
-    (lambda: CGNL(16, normalize=True), "normalize=True needs alpha_0^2 > 0, but Dot() has alpha_0^2 = 0"),
+    (lambda: CGNL(16, normalize=True), "normalize=True needs alpha_0^2 > 0, Dot() has alpha_0^2 = 0"),
     (lambda: CGNL(16, backend=cast(Any, "cuda")), "backend must be \"auto\", \"reference\" or \"fused\", got 'cuda'"),
     (lambda: NonLocal(16, kernel="rbf"), "unknown kernel 'rbf'"),
     (lambda: CGNL(16)(torch.randn(2, 16, 3, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 16, 3, 4, 4]"),

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .ops import kernels, reference
-from .ops.dispatch import Backend, check_backend, compact_generalized_non_local
+from .ops.dispatch import Backend, check_backend
 from .ops.kernels import Kernel
 from .ops.series import accumulation_dtype, polynomial
 
@@ -64,7 +64,7 @@ class _Residual(nn.Module):
         for name in projections:
             self.add_module(name, _CONV[ndim](channels, inner_channels, 1, **kwargs))
         self.z = _CONV[ndim](inner_channels, channels, 1, groups=groups, **kwargs)
-        self.norm = self._make_norm(norm, device, dtype)
+        self.register_module("norm", self._make_norm(norm, device, dtype))
         self.reset_parameters()
 
     def _make_norm(self, norm: str | None, device, dtype):
@@ -87,8 +87,8 @@ class _Residual(nn.Module):
         if self.zero_init:
             nn.init.zeros_(self.z.weight if self.norm is None else self.norm.weight)
 
-    def branch(self, x: Tensor) -> Tensor:
-        """W_z y, [B, C, *positions]."""
+    def branch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """W_z y in two parts: [B, C, *positions], and a bias of each sample [B, C, 1, ..] to add to it, or None."""
         raise NotImplementedError
 
     def _grouped(self, t: Tensor) -> Tensor:
@@ -96,28 +96,49 @@ class _Residual(nn.Module):
 
     def _project(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """W_z y for y [B, G, C', *P]; what float16 could not hold is divided out before and put back after."""
-        if dtype != torch.float16:
+        if dtype != torch.float16 or y.dtype == dtype:
             return self.z(y.flatten(1, 2).to(dtype))
         peak = y.detach().abs().amax(tuple(range(2, y.ndim)), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
         return (self._grouped(self.z((y / peak).flatten(1, 2).to(dtype))) * peak).flatten(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, *positions] -> the same shape and dtype."""
+        if isinstance(x, torch.fx.Proxy):
+            return _as_one_node(self, x)
         if x.ndim != self.ndim + 2 or x.shape[1] != self.channels or 0 in x.shape[2:]:
             axes = ", ".join("THW"[-self.ndim :])
             raise ValueError(f"expected [B, {self.channels}, {axes}] (ndim = {self.ndim}), got {list(x.shape)}")
-        if x.shape[0] == 0:
-            return x
-        z = self.branch(x)
+        if x.shape[0] == 0:  # with every parameter in the graph: DDP waits for them all
+            return x + torch.cat([p.flatten() for p in self.parameters()]).sum().to(x.dtype)
+        z, bias = self.branch(x)
         z = z.to(accumulation_dtype(z))  # [B, C, *P]
+        if bias is not None:
+            z += self._centred(bias)
         if self.norm is not None:
             self._warn_if_erased(x)
             z = self.norm(z)
         return (x + z).to(x.dtype)  # x first: the result has its strides
 
+    @property
+    def _uses_batch_statistics(self) -> bool:
+        return type(self.norm) is _BATCH_NORM[self.ndim] and self.norm.training
+
+    def _centred(self, bias: Tensor) -> Tensor:
+        """The bias less its mean over the batch, where BatchNorm would only remove that again.
+
+        It can be thousands of times the rest, which float32 would then lose. The running mean gets it directly.
+        """
+        momentum = self.norm.momentum if self._uses_batch_statistics else None
+        if momentum is None or momentum == 1:
+            return bias
+        mean = bias.mean(0, keepdim=True)  # [1, C, 1, ..]
+        if self.norm.running_mean is not None:
+            with torch.no_grad():  # before the norm multiplies it by 1 - momentum
+                self.norm.running_mean.add_(mean.flatten(), alpha=momentum / (1 - momentum))
+        return bias - mean
+
     def _warn_if_erased(self, x: Tensor) -> None:
-        plain_batch_norm = type(self.norm) is _BATCH_NORM[self.ndim] and self.training
-        if x.shape[0] == 1 and plain_batch_norm and not torch.compiler.is_compiling():
+        if x.shape[0] == 1 and self._uses_batch_statistics and not torch.compiler.is_compiling():
             warnings.warn(
                 f"{type(self).__name__} trains with BatchNorm on a single sample: normalising it removes the size of "
                 "its attention, which evaluation does not. Use two samples a process, or SyncBatchNorm.",
@@ -127,19 +148,24 @@ class _Residual(nn.Module):
     def _apply(self, fn, recurse=True):
         def keep_float32(t: Tensor) -> Tensor:
             new = fn(t)
-            return t.to(new.device) if new.dtype in (torch.float16, torch.bfloat16) else new
+            return t.to(new.device, torch.float32) if new.dtype in (torch.float16, torch.bfloat16) else new
 
         norm, self._modules["norm"] = self._modules["norm"], None
         try:
             super()._apply(fn, recurse)
         finally:
             self._modules["norm"] = norm
-        if norm is not None:
-            norm._apply(keep_float32, recurse)
+        if norm is not None and recurse:
+            norm._apply(keep_float32)
         return self
 
     def extra_repr(self) -> str:
         return f"{self.channels}, inner_channels={self.inner_channels}, ndim={self.ndim}, groups={self.groups}"
+
+
+def _as_one_node(module: nn.Module, x: Any) -> Any:
+    """What torch.fx records of a module that it shall not look into, as of a layer of torch's own."""
+    return x.tracer.create_proxy("call_module", x.tracer.path_of_module(module), (x,), {})
 
 
 class CGNL(_Residual):
@@ -197,29 +223,36 @@ class CGNL(_Residual):
         if normalize:
             self.kernel.check_normalize()
 
-    def branch(self, x: Tensor) -> Tensor:
+    def branch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         theta, phi, g = self.theta(x), self.phi(x), self.g(x)  # [B, inner_channels, *P]
-        if self.normalize:  # rows are means of g, which no dtype minds
-            options = {"kernel": self.kernel, "groups": self.groups, "scale": self.scale}
-            return self.z(compact_generalized_non_local(theta, phi, g, **options, normalize=True, backend=self.backend))
         theta_, phi_, g_ = (self._grouped(t) for t in (theta, phi, g))  # [B, G, C', *P]
-        first, c, _ = reference.attention(theta_, phi_, g_, self.kernel, self.scale)  # [B, G, K]
-        if (first, c.shape[-1], self.kernel.envelope) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
-            return polynomial(self._grouped(self.z(theta)), c, first=1).flatten(1, 2)
+        gamma = self.kernel.envelope
+        first, c, rows = reference.attention(theta_, phi_, g_, self.kernel, self.scale, self.normalize)  # [B, G, K]
+        if (first, c.shape[-1], gamma) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
+            return polynomial(self._grouped(self.z(theta)), c, first=1).flatten(1, 2), None
         if first > 0:
-            return self._project(polynomial(theta_, c, None, first, self.kernel.envelope), theta.dtype)
-        # The p = 0 term is a bias of each sample, and so large beside the others that half precision would lose them.
-        c_0 = c[..., :1]  # [B, G, 1]
-        if self.kernel.envelope:
-            y = polynomial(theta_, c, gamma=self.kernel.envelope) - c_0.unflatten(-1, (1,) * (self.ndim + 1))
+            return self._project(polynomial(theta_, c, None, first, gamma), theta.dtype), None
+
+        # The p = 0 term is the same for all of a sample and group, and so large beside the others that half precision
+        # would lose them: y is what is left, and the term becomes the bias c_0 rowsum(W_z).
+        if rows is not None:
+            c_0 = c[..., :1] / rows[..., :1]  # [B, G, 1]
+            y = polynomial(theta_, _without_first(c - c_0 * rows)) / polynomial(theta_, rows)  # [B, G, C', *P]
         else:
-            y = polynomial(theta_, F.pad(c[..., 1:], (1, 0)))  # [B, G, C', *P]
+            c_0 = c[..., :1]
+            y = polynomial(theta_, _without_first(c), gamma=gamma)
+            if gamma:
+                y = y + c_0.unflatten(-1, (1,) * (self.ndim + 1)) * torch.expm1(-gamma * theta_.to(c.dtype).square())
         row_sums = self.z.weight.flatten(1).sum(1, dtype=c.dtype).unflatten(0, (self.groups, -1))  # [G, C / G]
-        bias = (c_0 * row_sums).flatten(1).unflatten(1, (-1,) + (1,) * self.ndim)  # [B, C, 1, ..]
-        return self._project(y, theta.dtype) + bias
+        bias = (c_0 * row_sums).flatten(1)  # [B, C]
+        return self._project(y, theta.dtype), bias.unflatten(1, (-1,) + (1,) * self.ndim)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kernel={self.kernel}, scale={self.scale!r}, normalize={self.normalize}"
+
+
+def _without_first(coefficients: Tensor) -> Tensor:
+    return F.pad(coefficients[..., 1:], (1, 0))  # [B, G, K]
 
 
 class NonLocal(_Residual):
@@ -266,14 +299,14 @@ class NonLocal(_Residual):
         reference.check_non_local_kernel(kernel)
         self.kernel, self.scale, self.subsample = kernel, scale, subsample
 
-    def branch(self, x: Tensor) -> Tensor:
+    def branch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         theta, keys = self.theta(x), self._pool(x) if self.subsample else x
         phi, g = self.phi(keys), self.g(keys)  # [B, inner_channels, *P']
         dtype = theta.dtype
         if self.kernel == "dot":  # a sum, not a mean: out of float16's reach
             theta, phi, g = (t.to(accumulation_dtype(t)) for t in (theta, phi, g))
         y = reference.non_local(theta, phi, g, kernel=self.kernel, scale=self.scale)
-        return self._project(self._grouped(y), dtype)
+        return self._project(self._grouped(y), dtype), None
 
     def _pool(self, x: Tensor) -> Tensor:
         window = [1] * (self.ndim - 2) + [min(2, size) for size in x.shape[2:][-2:]]
@@ -313,5 +346,5 @@ class SimpleResidual(_Residual):
             dtype=dtype,
         )
 
-    def branch(self, x: Tensor) -> Tensor:
-        return self.z(self.theta(x))
+    def branch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.z(self.theta(x)), None

@@ -1,6 +1,7 @@
 """The ``cgnl`` command. Nothing heavy is imported before a command is chosen."""
 
 import importlib
+import inspect
 import re
 import sys
 
@@ -54,4 +55,10 @@ def run(command: str, arguments: list[str]) -> None:
     arguments = [f"--{a}" if re.match(r"[A-Za-z_][\w.-]*=", a) else a for a in arguments]  # option=value
     parser = jsonargparse.ArgumentParser(prog=f"cgnl {command}", description=COMMANDS[command][1].capitalize() + ".")
     parser.add_function_arguments(function, as_group=False)
+    switches = {f"--{name}" for name, p in inspect.signature(function).parameters.items() if p.default is False}
+    followers = [*arguments[1:], ""]
+    arguments = [  # a switch by itself means yes
+        f"{a}=true" if a in switches and b not in ("true", "false") else a
+        for a, b in zip(arguments, followers, strict=True)
+    ]
     function(**parser.parse_args(arguments).as_dict())

@@ -74,15 +74,16 @@ def insert(
     built = []  # everything is built, and may fail, before anything is changed
     for name in names:
         width, ndim = shapes.get(name) or _read_off(name, modules)
-        width = channels or width
-        if not width:
+        width = width if channels is None else channels
+        if width is None:
             raise ValueError(f"cannot tell the channels behind {name!r}: give channels= or example=")
         try:
-            built.append((name, *_build(block, block_options, width, ndim, modules[name], model)))
+            label, module = _build(block, block_options, width, ndim, modules[name], model)
+            built.append((name, module, _spot(model, name, label)))
         except ValueError as error:
             raise ValueError(f"behind {name!r}: {error}") from None
-    for name, child, module in built:
-        _place(model, name, child, module)
+    for name, module, spot in built:
+        _place(modules[name], name, module, *spot)
     return model
 
 
@@ -159,27 +160,45 @@ def _build(
     return label, module.train(target.training)
 
 
-def _place(model: nn.Module, name: str, label: str, block: nn.Module) -> None:
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+def _runs_in_order(module: nn.Module) -> bool:
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def _spot(model: nn.Module, name: str, label: str) -> tuple[nn.Module, str, str | None]:
+    """(module to register the block on, its key there, the child it follows in order or None for a forward hook)."""
     parent_name, _, child = name.rpartition(".")
     parent, key = model.get_submodule(parent_name), f"{child}_{label}"
-    runs_in_order = isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward
-    while not runs_in_order and isinstance(parent, nn.Sequential | nn.ModuleList | nn.ModuleDict):
-        # A list that somebody loops over must not grow: register further up.
+    follows = child if _runs_in_order(parent) else None
+    while not follows and isinstance(parent, _CONTAINERS):
+        # A list that somebody loops over must not grow: register further up or, in the end, in the target.
+        if parent is model:
+            parent = model.get_submodule(name)
+            follows = next(reversed(parent._modules), None) if _runs_in_order(parent) else None
+            if not follows and isinstance(parent, _CONTAINERS):
+                raise ValueError("there are only containers around it, and none may grow: wrap the model in a module")
+            break
         parent_name, _, child = parent_name.rpartition(".")
         parent, key = model.get_submodule(parent_name), f"{child}_{key}"
     if key in parent._modules:
         raise ValueError(f"{name!r} already has a block behind it: {key!r}")
+    return parent, key, follows
+
+
+def _place(target: nn.Module, name: str, block: nn.Module, parent: nn.Module, key: str, follows: str | None) -> None:
     object.__setattr__(block, "_inserted_after", name)
-    if runs_in_order:
-        children = list(parent._modules.items())
-        parent._modules.clear()
-        for existing, module in children:
-            parent.register_module(existing, module)
-            if existing == child:
-                parent.register_module(key, block)
-    else:
+    if follows is None:
         parent.add_module(key, block)
-        model.get_submodule(name).register_forward_hook(_Call(block))
+        target.register_forward_hook(_Call(block))
+        return
+    children = list(parent._modules.items())
+    parent._modules.clear()
+    for existing, module in children:
+        parent.register_module(existing, module)
+        if existing == follows:
+            parent.register_module(key, block)
 
 
 def _read_off(name: str, modules: Mapping[str, nn.Module]) -> tuple[int | None, int | None]:
@@ -187,10 +206,15 @@ def _read_off(name: str, modules: Mapping[str, nn.Module]) -> tuple[int | None, 
     names = list(modules)
     inside = [n for n in names if n == name or n.startswith(f"{name}.")]
     before = [n for n in names[: names.index(name)] if not name.startswith(f"{n}.")]
-    layers = [modules[n] for n in before + inside]
+    layers = [layer for n in before + inside if not _is_gate(layer := modules[n])]
     width = next((w for layer in reversed(layers) if (w := _width(layer))), None)
     ndim = next((n for layer in reversed(layers) if (n := _ndim(layer))), None)
     return width, ndim
+
+
+def _is_gate(layer: nn.Module) -> bool:
+    """A convolution along the channels, as in efficient channel attention."""
+    return isinstance(layer, nn.Conv1d) and layer.in_channels == layer.out_channels == 1
 
 
 def _width(layer: nn.Module) -> int | None:

@@ -62,7 +62,9 @@ def models(
     if not chosen:
         raise ValueError(f"no network has {name!r} in its name: there is {', '.join(NETWORKS)}")
     options = {"block": block, "blocks": blocks} if block != "none" else {}
-    options |= {"groups": groups} if groups else {}
+    options |= {} if groups is None else {"groups": groups}
+    if groups is not None and block == "nl":
+        raise ValueError(f"groups = {groups}: a non-local block has no channel groups")
     rows, problems = [], []
     for network in chosen:
         try:

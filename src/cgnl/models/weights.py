@@ -1,6 +1,6 @@
 """Weights from a file into a network, with a report of what became of every entry."""
 
-import pickle
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,8 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     here = model.state_dict()
     state = {name: _inflate_to(value, here.get(name)) for name, value in state.items()}
     head = {name for name in here if name in state and name.startswith("fc.")}
-    ignored = head if any(state[name].shape != here[name].shape for name in head) else set()
+    same_features = all(state[name].shape[1:] == here[name].shape[1:] for name in head)
+    ignored = head if same_features and any(state[name].shape != here[name].shape for name in head) else set()
     state = {name: value for name, value in state.items() if name not in ignored}
 
     untouched = tuple(b for b in (f"{n}." for n in inserted(model)) if not any(name.startswith(b) for name in state))
@@ -71,7 +72,8 @@ def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:
     places = {f"{stage}.{index - 1}" for stage, index in theirs.items()}
     if places != set(ours):
         raise ValueError(f"the checkpoint has blocks behind {_some(places)}, the network behind {_some(ours)}")
-    if any(".gn." in name for name in state) and any(isinstance(b.norm, _BatchNorm) for b in inserted(model).values()):
+    norms = [getattr(block, "norm", None) for block in inserted(model).values()]
+    if any(".gn." in name for name in state) and any(isinstance(norm, _BatchNorm) for norm in norms):
         raise ValueError("the checkpoint's block has GroupNorm, the network's BatchNorm: build it with norm=\"group\"")
 
     def rename(name: str) -> str:
@@ -93,13 +95,16 @@ _RELEASED_NAMES = {"t": "theta", "p": "phi", "gn": "norm", "bn": "norm"}
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors or torch file, without running anything in it; wrappers' prefixes are taken off."""
     path = Path(path)
+    path.open("rb").close()  # a path that cannot be read is the system's to explain
     if path.suffix == ".safetensors":
-        content = need("safetensors.torch", "vision").load_file(path)
+        read = need("safetensors.torch", "vision").load_file
     else:
-        try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-            raise ValueError(f"{path} is not a file of weights: {str(error).splitlines()[0]}") from None
+        read = functools.partial(torch.load, map_location="cpu", weights_only=True)
+    try:
+        content = read(path)
+    except Exception as error:  # there is no end to what a broken file makes them raise
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path} is not a file of weights: {reason}") from None
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]

@@ -1,7 +1,9 @@
 """The paper's pairwise functions as Taylor series: f(theta_i, phi_j) = sum_p alpha_p^2 (theta_i phi_j)^p (eq. 9)."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import exp, factorial, isfinite
+from operator import mul
 from typing import Literal
 
 import torch
@@ -41,7 +43,7 @@ class Kernel:
         """Raise if the rows of the series cannot be divided by their sums."""
         if self.coefficients()[0] == 0:
             raise ValueError(
-                f"normalize=True needs alpha_0^2 > 0, but {self} has alpha_0^2 = 0: its rows do not depend on theta"
+                f"normalize=True needs alpha_0^2 > 0, {self} has alpha_0^2 = 0: rows sum to 0 at theta = 0"
             )
 
 
@@ -99,10 +101,13 @@ class GaussianRBF(Kernel):
             raise ValueError(f"gamma must be positive and finite, got gamma = {self.gamma}")
         if self.beta not in ("paper", "norm", "exact"):
             raise ValueError(f'beta must be "paper", "norm" or "exact", got {self.beta!r}')
+        if not any(self.coefficients()):
+            raise ValueError(f'exp(-2 gamma) is zero at gamma = {self.gamma}: take beta="exact"')
 
     def coefficients(self) -> tuple[float, ...]:
         beta = exp(-2 * self.gamma) if self.beta == "paper" else 1.0
-        return tuple(beta * (2 * self.gamma) ** p / factorial(p) for p in range(self.order + 1))
+        ratios = (2 * self.gamma / p for p in range(1, self.order + 1))
+        return tuple(accumulate(ratios, mul, initial=beta))
 
     def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
         """For ``beta="norm"``, f without its constant: an element does not know the norm of its sample and group."""

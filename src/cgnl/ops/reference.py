@@ -5,6 +5,7 @@ N is the number of positions, C' = C / groups the number of channels in a group.
 """
 
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -31,7 +32,9 @@ def non_local(
     dtype = accumulation_dtype(theta, phi, g) if kernel == "dot" else g.dtype
     query, key, value = (t.flatten(2).transpose(1, 2).to(dtype) for t in (theta, phi, g))  # [B, N, C]
     if kernel == "embedded_gaussian":
-        y = F.scaled_dot_product_attention(query, key, value, scale=None if scale else 1.0)  # [B, N, C]
+        # One head, rows together in memory: what the attention kernels that never build N x N ask for.
+        query, key, value = (t.unsqueeze(1).contiguous() for t in (query, key, value))  # [B, 1, N, C]
+        y = F.scaled_dot_product_attention(query, key, value, scale=None if scale else 1.0).squeeze(1)
     else:
         with no_autocast(g):
             y = query @ (key.transpose(1, 2) @ value)  # [B, N, C], by the associative law
@@ -63,7 +66,8 @@ def generalized_non_local(
     theta_, phi_, g_ = (t.to(dtype).flatten(1).unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, NC']
     pairwise = kernel.exact(theta_.unsqueeze(-1), phi_.unsqueeze(-2))  # [B, G, NC', NC']
     if kernel.constant:
-        pairwise = pairwise * _beta(kernel, _squares(theta_) + _squares(phi_)).unsqueeze(-1)
+        squares = (theta_.square() + phi_.square()).sum(-1)  # [B, G]
+        pairwise = pairwise * _beta(kernel, squares)[..., None, None]
     if normalize:
         pairwise = pairwise / pairwise.sum(-1, keepdim=True)
     with no_autocast(g):
@@ -208,7 +212,7 @@ def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_po
 
 
 def _check_position(at: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    at = tuple(int(i) for i in at)
+    at = tuple(operator.index(i) for i in at)
     sizes = shape[len(shape) - len(at) :]
     if len(at) not in (len(shape) - 1, len(shape)) or not all(0 <= i < n for i, n in zip(at, sizes, strict=True)):
         raise ValueError(f"at = {at} is no position in {list(shape[1:])}, nor (channel, *position) in {list(shape)}")
@@ -220,12 +224,13 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _beta(kernel: Kernel, squares: Tensor) -> Tensor:
-    return torch.exp(-kernel.constant * squares)  # [B, G, 1]
+    return torch.exp(-kernel.constant * squares)
 
 
-def _times_each(sums: Tensor, factors: Sequence[float]) -> Tensor:
-    # Python numbers, not a tensor: nothing to copy to the device.
-    return torch.stack([f * s for f, s in zip(factors, sums.unbind(-1), strict=True)], -1)  # [B, G, K]
+def _times_each(sums: Tensor, alpha_squared: Sequence[float]) -> Tensor:
+    # Python numbers, so that nothing is copied to the device; alpha twice, because its square can underflow float32.
+    alphas = [math.sqrt(a) for a in alpha_squared]
+    return torch.stack([a * (a * s) for a, s in zip(alphas, sums.unbind(-1), strict=True)], -1)  # [B, G, K]
 
 
 def _sum_over_processes(process_group: dist.ProcessGroup | None, *sums: Tensor) -> Sequence[Tensor]:

@@ -9,6 +9,7 @@ Shapes: x and weight [B, G, C', *positions], any strides; sums and coefficients 
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ def power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int = 0, gam
 
     A weight of None counts as ones. Returns [B, G, terms].
     """
-    if torch.compiler.is_compiling():  # in the open, for the compiler to fuse and for exporters to read
+    if _transformed():
         return _power_sums(x, weight, terms, first, gamma, in_place=False)
     return _power_sums_op(x, weight, terms, first, gamma)
 
@@ -34,13 +35,22 @@ def polynomial(
     x: Tensor, coefficients: Tensor, weight: Tensor | None = None, first: int = 0, gamma: float = 0.0
 ) -> Tensor:
     """weight_i exp(-gamma x_i^2) sum_p coefficients_p x_i^p, p counted from ``first``. Returns x's shape."""
-    if torch.compiler.is_compiling():
+    if _transformed():
         return _polynomial(x, coefficients, weight, first, gamma, in_place=False)
     return _polynomial_op(x, coefficients, weight, first, gamma)
 
 
+def _transformed() -> bool:
+    """Whether somebody must see plain tensor code: compilers and exporters, torch.func, forward-mode derivatives."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def _power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float, in_place: bool) -> Tensor:
-    dtype, axes = accumulation_dtype(x, weight), tuple(range(2, x.ndim))
+    dtype, positions = accumulation_dtype(x, weight), tuple(range(3, x.ndim))
     power = torch.ones_like(x, dtype=dtype) if weight is None else weight.to(dtype)  # [B, G, C', *P]
     if gamma:
         power = power * _envelope(x, gamma)
@@ -49,21 +59,23 @@ def _power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma:
         if p:
             power = power.mul_(x) if in_place and power is not weight else power * x
         if p >= first:
-            sums.append(power.sum(axes))
+            sums.append(power.sum(positions).sum(-1))  # in this order fast for channels_last too
     return torch.stack(sums, -1)  # [B, G, K]
 
 
 def _polynomial(
     x: Tensor, coefficients: Tensor, weight: Tensor | None, first: int, gamma: float, in_place: bool
 ) -> Tensor:
-    *lower, highest = coefficients.unflatten(-1, (-1,) + (1,) * (x.ndim - 2)).unbind(2)  # each [B, G, 1, ..]
+    dtype = accumulation_dtype(x, coefficients, weight)
+    out = torch.empty_like(x, dtype=dtype) if in_place else None  # x's strides, whatever those of weight
+    *lower, highest = coefficients.to(dtype).unflatten(-1, (-1,) + (1,) * (x.ndim - 2)).unbind(2)  # each [B, G, 1, ..]
     value = highest
     for c in reversed(lower):  # Horner's rule
-        value = torch.addcmul(c, value, x, out=value if in_place and value is not highest else None)  # [B, G, C', *P]
+        value = torch.addcmul(c, value, x, out=out)  # [B, G, C', *P]
     factors = [x] * first + ([weight] if weight is not None else []) + ([_envelope(x, gamma)] if gamma else [])
     for factor in factors:
-        value = value.mul_(factor) if in_place and value is not highest else value * factor
-    return value.expand_as(x).clone() if value is highest else value
+        value = torch.mul(value, factor, out=out)
+    return torch.empty_like(x, dtype=dtype).copy_(value) if value is highest else value
 
 
 def _envelope(x: Tensor, gamma: float) -> Tensor:
@@ -85,22 +97,21 @@ def _derivative(coefficients: Tensor, first: int, gamma: float) -> tuple[Tensor,
     return torch.stack(terms, -1), lowest
 
 
-@torch.library.custom_op("cgnl::power_sums", mutates_args=())
-def _power_sums_op(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float) -> Tensor:
-    return _power_sums(x, weight, terms, first, gamma, in_place=True)
+# Not torch.library.custom_op: its first call imports torch._dynamo, which takes seconds.
+_library = torch.library.Library("cgnl", "DEF")
+_library.define("power_sums(Tensor x, Tensor? weight, int terms, int first, float gamma) -> Tensor")
+_library.define("polynomial(Tensor x, Tensor coefficients, Tensor? weight, int first, float gamma) -> Tensor")
+_library.impl("power_sums", partial(_power_sums, in_place=True), "CompositeExplicitAutograd")
+_library.impl("polynomial", partial(_polynomial, in_place=True), "CompositeExplicitAutograd")
+_power_sums_op, _polynomial_op = torch.ops.cgnl.power_sums.default, torch.ops.cgnl.polynomial.default
 
 
-@torch.library.custom_op("cgnl::polynomial", mutates_args=())
-def _polynomial_op(x: Tensor, coefficients: Tensor, weight: Tensor | None, first: int, gamma: float) -> Tensor:
-    return _polynomial(x, coefficients, weight, first, gamma, in_place=True)
-
-
-@_power_sums_op.register_fake
+@torch.library.register_fake("cgnl::power_sums", lib=_library)
 def _(x, weight, terms, first, gamma):  # noqa: ARG001
     return x.new_empty((*x.shape[:2], terms), dtype=accumulation_dtype(x, weight))
 
 
-@_polynomial_op.register_fake
+@torch.library.register_fake("cgnl::polynomial", lib=_library)
 def _(x, coefficients, weight, first, gamma):  # noqa: ARG001
     return torch.empty_like(x, dtype=accumulation_dtype(x, coefficients, weight))
 
@@ -124,15 +135,16 @@ def _polynomial_backward(ctx, grad):
     x, coefficients, weight = ctx.saved_tensors
     needs_x, needs_coefficients, needs_weight, *_ = ctx.needs_input_grad
     weighted = grad if weight is None else grad * weight
+    # The sums first: their scratch memory is free again when grad_x needs as much.
+    grad_c = power_sums(x, weighted, coefficients.shape[-1], ctx.first, ctx.gamma) if needs_coefficients else None
     slope, lowest = _derivative(coefficients, ctx.first, ctx.gamma)
     grad_x = polynomial(x, slope, weighted, lowest, ctx.gamma).to(x.dtype) if needs_x else None
-    grad_c = power_sums(x, weighted, coefficients.shape[-1], ctx.first, ctx.gamma) if needs_coefficients else None
     grad_weight = polynomial(x, coefficients, grad, ctx.first, ctx.gamma).to(weight) if needs_weight else None
     return grad_x, grad_c, grad_weight, None, None
 
 
-_power_sums_op.register_autograd(_power_sums_backward, setup_context=_save_inputs)
-_polynomial_op.register_autograd(_polynomial_backward, setup_context=_save_inputs)
+torch.library.register_autograd("cgnl::power_sums", _power_sums_backward, setup_context=_save_inputs, lib=_library)
+torch.library.register_autograd("cgnl::polynomial", _polynomial_backward, setup_context=_save_inputs, lib=_library)
 
 
 # One multiply-add, two operations, for each element and power: the paper's N C (P + 1), twice.

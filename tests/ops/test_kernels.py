@@ -1,0 +1,139 @@
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+
+import cgnl
+from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Kernel, Taylor
+from cgnl.ops.kernels import resolve
+from tests.conftest import EXACT, relative_error
+
+GAMMA = 0.3
+# kernel of some order, f in plain Python
+LIMITS = {
+    "embedded_gaussian": (EmbeddedGaussian, lambda t, p: math.exp(t * p)),
+    "rbf-paper": (lambda order: GaussianRBF(order, GAMMA), lambda t, p: math.exp(2 * GAMMA * (t * p - 1))),
+    "rbf-norm": (lambda order: GaussianRBF(order, GAMMA, "norm"), lambda t, p: math.exp(2 * GAMMA * t * p)),
+    "rbf-exact": (lambda order: GaussianRBF(order, GAMMA, "exact"), lambda t, p: math.exp(-GAMMA * (t - p) ** 2)),
+}
+
+
+def series(kernel: Kernel, theta, phi):
+    product = sum(c * (theta * phi) ** p for p, c in enumerate(kernel.coefficients()))
+    return product * torch.exp(-kernel.envelope * (theta**2 + phi**2))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        pytest.param(Dot(), (0.0, 1.0), id="dot"),
+        pytest.param(EmbeddedGaussian(), (1.0, 1.0, 1 / 2, 1 / 6), id="embedded_gaussian"),
+        pytest.param(EmbeddedGaussian(order=0), (1.0,), id="order-0"),
+        pytest.param(
+            GaussianRBF(order=2, gamma=GAMMA),
+            tuple(math.exp(-2 * GAMMA) * (2 * GAMMA) ** p / math.factorial(p) for p in range(3)),
+            id="rbf-paper",
+        ),
+        pytest.param(GaussianRBF(2, GAMMA, "norm"), (1.0, 2 * GAMMA, 2 * GAMMA**2), id="rbf-norm"),
+        pytest.param(GaussianRBF(2, GAMMA, "exact"), (1.0, 2 * GAMMA, 2 * GAMMA**2), id="rbf-exact"),
+        pytest.param(Taylor([0, 2, 0.5]), (0.0, 2.0, 0.5), id="taylor"),
+        pytest.param(Taylor(torch.tensor([0.25, 1.0])), (0.25, 1.0), id="taylor-tensor"),
+    ],
+)
+def test_coefficients_are_alpha_squared(kernel, expected):
+    assert kernel.coefficients() == pytest.approx(expected, rel=1e-15)
+    assert all(isinstance(c, float) for c in kernel.coefficients())
+
+
+@pytest.mark.parametrize("kernel", [EmbeddedGaussian(180), GaussianRBF(180), GaussianRBF(180, 1.0, "exact")], ids=str)
+def test_coefficients_stay_finite_at_high_order(kernel):
+    assert all(math.isfinite(c) and c >= 0 for c in kernel.coefficients())
+
+
+@pytest.mark.parametrize(("of_order", "f"), LIMITS.values(), ids=LIMITS)
+def test_exact_is_the_limit_of_the_series(of_order, f):
+    theta, phi = torch.linspace(-1, 1, 9, dtype=torch.float64), torch.linspace(1, -0.5, 9, dtype=torch.float64)
+    truth = torch.tensor([f(t, p) for t, p in zip(theta.tolist(), phi.tolist(), strict=True)], dtype=torch.float64)
+    assert relative_error(of_order(1).exact(theta, phi), truth) < EXACT
+    assert relative_error(series(of_order(16), theta, phi), truth) < EXACT
+
+
+@pytest.mark.parametrize("kernel", [Dot(), Taylor([0.5, 0, 2]), Taylor([3])], ids=str)
+def test_exact_of_a_polynomial_is_its_series(kernel):
+    theta, phi = torch.randn(2, 5, dtype=torch.float64)
+    assert relative_error(kernel.exact(theta, phi), series(kernel, theta, phi)) < EXACT
+
+
+def test_exact_broadcasts():
+    theta, phi = torch.randn(3, 1), torch.randn(4)
+    for kernel in (Dot(), EmbeddedGaussian(), GaussianRBF(), Taylor([1])):
+        assert kernel.exact(theta, phi).shape == (3, 4)
+
+
+def test_envelope_and_constant_belong_to_one_beta_each():
+    assert [(k.envelope, k.constant) for k in (GaussianRBF(3, GAMMA, b) for b in ("paper", "norm", "exact"))] == [
+        (0, 0),
+        (0, GAMMA),
+        (GAMMA, 0),
+    ]
+    assert all(k.envelope == k.constant == 0 for k in (Dot(), EmbeddedGaussian(), Taylor([1])))
+
+
+@pytest.mark.parametrize("kernel", [Dot(), EmbeddedGaussian(), GaussianRBF(), Taylor([1, 2])], ids=str)
+def test_kernels_are_frozen_values(kernel):
+    assert len({kernel, copy.deepcopy(kernel)}) == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kernel.order = 5
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("dot", Dot()), ("embedded_gaussian", EmbeddedGaussian(order=3)), ("rbf", GaussianRBF(3, 1e-4, "paper"))],
+)
+def test_resolve_knows_names_and_objects(name, kernel):
+    assert resolve(name) == kernel
+    assert resolve(kernel) is kernel
+
+
+def test_kernels_are_public_as_cgnl_kernels():
+    assert cgnl.kernels.GaussianRBF is GaussianRBF
+    assert set(cgnl.kernels.__all__) == {"Dot", "EmbeddedGaussian", "GaussianRBF", "Kernel", "Taylor"}
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [EmbeddedGaussian(2), GaussianRBF(3), GaussianRBF(2, 1.0, "norm"), GaussianRBF(2, 1.0, "exact"), Taylor([1, 1])],
+    ids=str,
+)
+def test_check_normalize_allows(kernel):
+    kernel.check_normalize()
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        pytest.param(lambda: EmbeddedGaussian(order=-1), "order = -1", id="negative-order"),
+        pytest.param(lambda: GaussianRBF(order=-2), "order = -2", id="rbf-negative-order"),
+        pytest.param(lambda: EmbeddedGaussian(order=2.5), r"order = 2\.5", id="fractional-order"),  # pyright: ignore[reportArgumentType]
+        pytest.param(lambda: GaussianRBF(gamma=0.0), r"gamma = 0\.0", id="zero-gamma"),
+        pytest.param(lambda: GaussianRBF(gamma=-0.5), r"gamma = -0\.5", id="negative-gamma"),
+        pytest.param(lambda: GaussianRBF(gamma=math.inf), "gamma = inf", id="infinite-gamma"),
+        pytest.param(lambda: GaussianRBF(gamma=math.nan), "gamma = nan", id="nan-gamma"),
+        pytest.param(lambda: GaussianRBF(gamma=400.0), r"gamma = 400\.0", id="gamma-leaving-only-zeros"),
+        pytest.param(lambda: GaussianRBF(beta="unit"), "got 'unit'", id="beta"),  # pyright: ignore[reportArgumentType]
+        pytest.param(lambda: Taylor([1, -0.5]), r"got \(1\.0, -0\.5\)", id="negative-coefficient"),
+        pytest.param(lambda: Taylor([]), r"got \(\)", id="no-coefficients"),
+        pytest.param(lambda: Taylor([0, 0]), r"got \(0\.0, 0\.0\)", id="all-zero-coefficients"),
+        pytest.param(lambda: Taylor([math.nan]), "got .nan", id="nan-coefficient"),
+        pytest.param(lambda: resolve("gaussian"), "'gaussian'.*'dot', 'embedded_gaussian', 'rbf'", id="name"),
+        pytest.param(lambda: resolve(None), "None", id="no-kernel"),  # pyright: ignore[reportArgumentType]
+        pytest.param(lambda: Dot().check_normalize(), r"Dot\(\) has alpha_0\^2 = 0", id="normalize-dot"),
+        pytest.param(lambda: Taylor([0, 1]).check_normalize(), r"Taylor\(.*alpha_0\^2 = 0", id="normalize-taylor"),
+        pytest.param(lambda: EmbeddedGaussian(3).check_normalize(), "order = 3", id="normalize-odd-order"),
+    ],
+)
+def test_kernels_refuse(build, says):
+    with pytest.raises(ValueError, match=rf"\A.*{says}.*\Z"):
+        build()

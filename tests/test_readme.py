@@ -1,0 +1,48 @@
+"""Every command and snippet in the README runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def snippets(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_python_snippets_run_in_order():
+    script = "\n".join(snippets("python"))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "(norm): BatchNorm2d(1024" in done.stdout
+
+
+COMMANDS = [line.split("#")[0].strip() for block in snippets("bash") for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command):
+    program, *arguments = shlex.split(command)
+    if program == "make":  # not for real: make test runs this test
+        done = subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    else:
+        script = Path(sys.executable).with_name(Path(program).name)
+        done = subprocess.run([script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_files_it_links_to_exist():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+
+
+def test_scripts_it_names_exist():
+    names = re.findall(r"python (\S+\.py)", README)
+    assert names
+    assert all((ROOT / name).exists() for name in names)

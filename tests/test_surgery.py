@@ -1,0 +1,445 @@
+import copy
+import functools
+import io
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+from torchvision.models.feature_extraction import create_feature_extractor
+
+import cgnl
+from cgnl.surgery import insert, inserted, placement, remove
+
+IMAGE = (2, 3, 32, 32)
+
+
+class Residual(nn.Sequential):
+    """A Sequential that does not run its children one after the other."""
+
+    def forward(self, input):
+        for layer in self:
+            input = input + layer(input)
+        return input
+
+
+class Looped(nn.Module):
+    """A stem, then a body: a module, or a list of them that the forward loops over."""
+
+    def __init__(self, body: nn.Module | None = None):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, stride=2)
+        self.body = nn.ModuleList([conv(), conv()]) if body is None else body
+
+    def forward(self, x):
+        x = self.stem(x)
+        for layer in self.body if isinstance(self.body, nn.ModuleList) else [self.body]:
+            x = layer(x).relu()
+        return x
+
+
+class Nested(nn.Module):
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return {"features": self.inner(x)}
+
+
+def conv() -> nn.Module:
+    return nn.Conv2d(16, 16, 3, padding=1)
+
+
+def conv1d_network() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(3, 32, 5), nn.BatchNorm1d(32), nn.ReLU(), nn.Conv1d(32, 16, 3))
+
+
+def resnet18() -> nn.Module:
+    return torchvision.models.resnet18(num_classes=4)
+
+
+class Place(NamedTuple):
+    """Where a block goes, and what it must be called and have found out by itself."""
+
+    build: Callable[[], nn.Module]
+    after: str
+    name: str | None  # None: any
+    channels: int
+    shape: tuple[int, ...] = IMAGE
+
+
+PLACES = {
+    "resnet18": Place(resnet18, "layer3.0", "layer3.0_cgnl", 256),
+    "resnet50": Place(torchvision.models.resnet50, "layer3.4", "layer3.4_cgnl", 1024),
+    "resnet18-stage": Place(resnet18, "layer2", "layer2_cgnl", 128),
+    "resnet18-pool": Place(resnet18, "maxpool", "maxpool_cgnl", 64),
+    "resnet18-inside-a-residual-block": Place(resnet18, "layer2.0.bn1", "layer2.0.bn1_cgnl", 128),
+    "timm-resnet26": Place(lambda: timm.create_model("resnet26"), "layer3.1", "layer3.1_cgnl", 1024),
+    "timm-seresnet18": Place(lambda: timm.create_model("seresnet18"), "layer3.1", "layer3.1_cgnl", 256),
+    "timm-ecaresnet26t": Place(lambda: timm.create_model("ecaresnet26t"), "layer3.1", "layer3.1_cgnl", 1024),
+    "timm-features-only": Place(lambda: timm.create_model("resnet18", features_only=True), "layer3", None, 256),
+    "convnext": Place(torchvision.models.convnext_tiny, "features.5.2", "features.5.2_cgnl", 384),
+    "timm-convnext": Place(
+        lambda: timm.create_model("convnext_atto"), "stages.2.blocks.1", "stages.2.blocks.1_cgnl", 160
+    ),
+    "vgg11_bn": Place(
+        lambda: torchvision.models.vgg11_bn(init_weights=False, num_classes=4), "features.10", "features.10_cgnl", 256
+    ),
+    "r3d_18": Place(torchvision.models.video.r3d_18, "layer3.0", "layer3.0_cgnl", 256, (1, 3, 4, 32, 32)),
+    "fpn": Place(
+        lambda: resnet_fpn_backbone(backbone_name="resnet18", weights=None), "body.layer3.0", "body.layer3.0_cgnl", 256
+    ),
+    "fpn-stage": Place(
+        lambda: resnet_fpn_backbone(backbone_name="resnet18", weights=None), "body.layer3", "body_layer3_cgnl", 256
+    ),
+    "attribute": Place(Looped, "stem", "stem_cgnl", 16),
+    "ModuleList": Place(Looped, "body.0", "body_0_cgnl", 16),
+    "own-Sequential": Place(lambda: Looped(Residual(conv(), conv())), "body.1", "body_1_cgnl", 16),
+    "own-Sequential-as-model": Place(lambda: Residual(conv(), conv()), "1", None, 16, shape=(2, 16, 8, 8)),
+    "nested": Place(lambda: Nested(Nested(Looped())), "inner.inner.body.1", "inner.inner.body_1_cgnl", 16),
+    "sequence": Place(conv1d_network, "2", "2_cgnl", 32, (2, 3, 20)),
+}
+
+
+def run(model: nn.Module, shape=IMAGE) -> list[Tensor]:
+    """Every output on a fixed input, in eval mode."""
+    like = next(model.parameters())
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(like.device, like.dtype)
+    training = {module: module.training for module in model.modules()}
+    with torch.no_grad():
+        leaves = [leaf.clone() for leaf in tree_leaves(model.eval()(x))]
+    for module, flag in training.items():
+        module.training = flag
+    return leaves
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def only_block(model: nn.Module) -> Any:
+    (block,) = inserted(model).values()
+    return block
+
+
+def wake(model: nn.Module) -> None:
+    """Make every block add 1, so that it shows whether it is called."""
+    for block in inserted(model).values():
+        nn.init.ones_(block.get_submodule("norm").get_parameter("bias"))
+
+
+def structure(model: nn.Module) -> list:
+    return [(name, type(m), len(m._forward_hooks), m.training) for name, m in model.named_modules()]
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_insert_keeps_keys_and_output_until_removed(place):
+    model = place.build()
+    keys, output = list(model.state_dict()), run(model, place.shape)
+
+    assert insert(model, "cgnl", place.after) is model
+    block = only_block(model)
+    assert place.name in (None, *inserted(model))
+    assert (block.channels, block.ndim) == (place.channels, len(place.shape) - 2)
+    assert [key for key in model.state_dict() if key in keys] == keys
+    assert len(model.state_dict()) == len(keys) + len(block.state_dict())
+    assert same(run(model, place.shape), output)
+
+    wake(model)
+    assert not same(run(model, place.shape), output)
+
+    assert remove(model) is model
+    assert list(model.state_dict()) == keys
+    assert same(run(model, place.shape), output)
+    assert inserted(model) == {}
+
+
+def test_insert_into_a_detector_keeps_detections():
+    backbone = resnet_fpn_backbone(backbone_name="resnet18", weights=None)
+    limits = {"box_detections_per_img": 2, "rpn_post_nms_top_n_test": 20, "rpn_pre_nms_top_n_test": 20}
+    model = MaskRCNN(backbone, num_classes=2, min_size=64, max_size=64, **limits).eval()
+    image = [torch.rand(3, 64, 64)]
+    before = tree_leaves(model(image))
+    assert before[0].shape == (2, 4)
+    insert(model, "cgnl", ["backbone.body.layer3.0", "backbone.fpn.layer_blocks.0"])
+    assert same(tree_leaves(model(image)), before)
+    wake(model)
+    assert not same(tree_leaves(model(image)), before)
+
+
+def test_insert_puts_a_sequential_child_right_behind_its_target():
+    model = insert(resnet18(), "nl", ["layer3.0", "layer3.1"])
+    assert [name for name, _ in model.get_submodule("layer3").named_children()] == ["0", "0_nl", "1", "1_nl"]
+    assert list(inserted(model)) == ["layer3.0_nl", "layer3.1_nl"]
+    assert model.get_submodule("layer3.1_nl") is inserted(model)["layer3.1_nl"]
+
+
+def test_insert_stacks_different_blocks_and_blocks_behind_blocks():
+    model = resnet18()
+    output = run(model)
+    insert(insert(insert(model, "cgnl", "layer3.0"), "nl", "layer3.0_cgnl"), "residual", "layer3.0")
+    children = [name for name, _ in model.get_submodule("layer3").named_children()]
+    assert children == ["0", "0_residual", "0_cgnl", "0_cgnl_nl", "1"]
+    assert same(run(model), output)
+    assert same(run(remove(model)), output)
+
+
+def test_remove_leaves_other_hooks():
+    model, calls = Looped(), []
+    model.stem.register_forward_hook(lambda *_: calls.append(1))
+    remove(insert(model, "cgnl", "stem"))
+    run(model)
+    assert calls == [1]
+
+
+def through_a_file(model: nn.Module) -> nn.Module:
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, through_a_file])
+@pytest.mark.parametrize("after", ["stem", "body.1"])
+def test_insert_copied_model_calls_its_own_block(after, duplicate):
+    model = insert(Looped(), "cgnl", after)
+    twin, output = duplicate(model), run(model)
+    wake(twin)
+    assert same(run(model), output)
+    assert not same(run(twin), output)
+    assert list(twin.state_dict()) == list(model.state_dict())
+    assert same(run(remove(twin)), output)
+
+
+@pytest.mark.parametrize("build", [resnet18, Looped], ids=["child", "hook"])
+def test_insert_compiles_without_breaks(build):
+    model = insert(build(), "cgnl", "layer3.0" if build is resnet18 else "body.0").eval()
+    wake(model)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x = torch.randn(IMAGE)
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("block", ["cgnl", "cgnlx", "nl", "residual"])
+def test_insert_leaves_a_model_fit_for_create_feature_extractor(block):
+    model = insert(resnet18(), block, "layer3.0").eval()
+    wake(model)
+    x = torch.randn(IMAGE)
+    features = create_feature_extractor(model, [f"layer3.0_{block}", "fc"])(x)
+    assert features[f"layer3.0_{block}"].shape == (2, 256, 2, 2)
+    assert torch.equal(features["fc"], model(x))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"example": torch.zeros(IMAGE)}, {"example": (torch.zeros(IMAGE),)}, {"channels": 256}],
+    ids=["example", "example-arguments", "channels"],
+)
+def test_insert_takes_channels_it_cannot_read_off(option):
+    model = torchvision.models.densenet121()
+    output = run(model)
+    insert(model, "cgnl", "features.denseblock1", **option)
+    assert (only_block(model).channels, only_block(model).ndim) == (256, 2)
+    assert same(run(model), output)
+
+
+def test_insert_example_tells_the_axes():
+    model = nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(16))
+    insert(model, "cgnl", "1", example=torch.zeros(2, 16, 3, 3))
+    assert only_block(model).ndim == 1
+
+
+def test_insert_example_leaves_training_flags_and_statistics():
+    model = resnet18()
+    model.get_submodule("layer1").eval()
+    before, state = structure(model), copy.deepcopy(model.state_dict())
+    remove(insert(model, "cgnl", ["layer1.0", "layer3.0"], example=torch.randn(IMAGE)))
+    assert structure(model) == before
+    assert same(list(model.state_dict().values()), list(state.values()))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_insert_block_trains_when_its_surroundings_do(training):
+    assert only_block(insert(Looped().train(training), "cgnl", "stem")).training is training
+
+
+@pytest.mark.parametrize(
+    ("dtype", "norm_dtype"),
+    [(torch.float64, torch.float64), (torch.bfloat16, torch.float32), (torch.float16, torch.float32)],
+    ids=str,
+)
+@pytest.mark.parametrize("after", ["stem", "body.1"])
+def test_insert_block_has_the_dtype_of_its_surroundings(after, dtype, norm_dtype):
+    model = Looped(nn.Sequential(conv(), conv())).to(dtype)
+    output = run(model)
+    block = only_block(insert(model, "cgnl", after))
+    assert {m.weight.dtype for m in (block.theta, block.phi, block.g, block.z)} == {dtype}
+    assert block.norm.weight.dtype == norm_dtype
+    assert same(run(model), output)
+
+
+def test_insert_behind_a_module_without_parameters_follows_the_model():
+    block = only_block(insert(conv1d_network().double(), "cgnl", "2"))
+    assert block.theta.weight.dtype == torch.float64
+
+
+def test_insert_block_is_on_the_device_of_its_surroundings():
+    block = only_block(insert(Looped().to("meta"), "cgnl", "stem"))
+    assert {p.device.type for p in [*block.parameters(), *block.buffers()]} == {"meta"}
+
+
+class Custom(nn.Conv2d):
+    def __init__(self, channels, kernel_size=1):
+        super().__init__(channels, channels, kernel_size)
+
+
+@pytest.mark.parametrize(
+    ("block", "kind", "suffix"),
+    [
+        pytest.param("cgnl", cgnl.CGNL, "cgnl", id="name"),
+        pytest.param("cgnlx", cgnl.CGNL, "cgnlx", id="name-of-a-variant"),
+        pytest.param("nl", cgnl.NonLocal, "nl", id="name-nl"),
+        pytest.param("residual", cgnl.SimpleResidual, "residual", id="name-residual"),
+        pytest.param(cgnl.NonLocal, cgnl.NonLocal, "nl", id="class"),
+        pytest.param(functools.partial(cgnl.CGNL, groups=4), cgnl.CGNL, "cgnl", id="partial"),
+        pytest.param(
+            lambda channels: cgnl.SimpleResidual(channels, groups=1), cgnl.SimpleResidual, "residual", id="callable"
+        ),
+        pytest.param(Custom, Custom, "custom", id="own-class"),
+    ],
+)
+def test_insert_takes_blocks_as(block, kind, suffix):
+    model = insert(Looped(), block, "stem")
+    assert list(inserted(model)) == [f"stem_{suffix}"]
+    assert type(only_block(model)) is kind
+
+
+def test_insert_cgnlx_is_the_order_3_rbf_block():
+    assert only_block(insert(Looped(), "cgnlx", "stem")).kernel == cgnl.kernels.GaussianRBF(order=3)
+
+
+@pytest.mark.parametrize(
+    "block", ["cgnl", cgnl.CGNL, functools.partial(cgnl.CGNL, groups=2)], ids=["name", "class", "partial"]
+)
+def test_insert_passes_options_and_axes_on(block):
+    made = only_block(insert(conv1d_network(), block, "0", groups=4, norm="group", inner_channels=8))
+    assert (made.groups, made.inner_channels, made.ndim, type(made.norm)) == (4, 8, 1, nn.GroupNorm)
+
+
+def test_insert_partial_keeps_its_own_options():
+    made = only_block(insert(conv1d_network(), functools.partial(cgnl.CGNL, groups=2, ndim=2), "0"))
+    assert (made.groups, made.ndim) == (2, 2)
+
+
+def test_insert_passes_options_to_a_callable():
+    assert only_block(insert(Looped(), Custom, "stem", kernel_size=3)).kernel_size == (3, 3)
+
+
+EXAMPLE = torch.zeros(IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("after", "options", "message"),
+    [
+        pytest.param(["layer2.0", "layer3.9"], {}, "no module 'layer3.9'", id="unknown-name"),
+        pytest.param(["layer2.0", "layer1.0"], {}, "'layer1.0' already has a block", id="place-taken"),
+        pytest.param(["layer2.0", "layer2.0"], {}, "named twice: layer2.0, layer2.0", id="place-named-twice"),
+        pytest.param([], {}, "after is empty", id="no-place"),
+        pytest.param("", {}, "no module ''", id="the-model-itself"),
+        pytest.param(
+            ["layer4.0", "layer2.0"],
+            {"groups": 256},
+            "behind 'layer2.0': channels // 2 = 64 .* groups = 256",
+            id="groups",
+        ),
+        pytest.param(["layer2.0", "fc"], {"example": EXAMPLE}, r"output of 'fc' .* \[2, 4\]", id="no-feature-map"),
+        pytest.param(["layer2.0", "spare"], {"example": EXAMPLE}, "never reached spare", id="example-misses-it"),
+        pytest.param("layer2.0", {"channels": 0}, "channels = 0", id="no-channels"),
+        pytest.param("layer2.0", {"channels": -8}, "channels = -8", id="negative-channels"),
+    ],
+)
+def test_insert_refusal_changes_nothing(after, options, message):
+    model = resnet18()
+    model.add_module("spare", nn.Conv2d(3, 64, 1))
+    insert(model, "cgnl", "layer1.0")
+    before = structure(model)
+    with pytest.raises(ValueError, match=message) as error:
+        insert(model, "cgnl", after, **options)
+    assert "\n" not in str(error.value)
+    assert structure(model) == before
+
+
+@pytest.mark.parametrize("after", ["layer2.0", "layer2.0.conv1"], ids=["child", "hook"])
+def test_insert_refuses_a_second_block_of_a_kind(after):
+    model = insert(resnet18(), "cgnl", after)
+    with pytest.raises(ValueError, match=f"'{after}' already has a block behind it"):
+        insert(model, "cgnl", after)
+
+
+@pytest.mark.parametrize(
+    ("name", "close"),
+    [
+        ("layer3.2", "layer3.0"),
+        ("layr4.1", "layer4.1"),
+        ("layer1.0.conv9", "layer1.0.conv1"),
+        ("zzz", "conv1, bn1, relu"),
+    ],
+)
+def test_insert_unknown_name_lists_close_ones(name, close):
+    with pytest.raises(ValueError, match=f"no module '{name}' in the model; close to it: .*{close}"):
+        insert(resnet18(), "cgnl", name)
+
+
+def test_insert_refuses_an_unknown_block():
+    with pytest.raises(ValueError, match="unknown block 'gcnl': choose one of cgnl, cgnlx, nl, residual"):
+        insert(resnet18(), "gcnl", "layer3.0")
+
+
+def test_insert_says_what_it_needs_where_nothing_tells_the_channels():
+    with pytest.raises(ValueError, match="channels behind '0': give channels= or example="):
+        insert(nn.Sequential(nn.ReLU()), "cgnl", "0")
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "five"),
+    [
+        ("resnet18", "layer3.0", None),
+        ("resnet34", "layer3.4", ["layer2.1", "layer2.3", "layer3.1", "layer3.3", "layer3.5"]),
+        ("resnet50", "layer3.4", ["layer2.1", "layer2.3", "layer3.1", "layer3.3", "layer3.5"]),
+        ("resnet101", "layer3.21", ["layer2.1", "layer2.3", "layer3.6", "layer3.13", "layer3.20"]),
+        ("resnet152", "layer3.34", ["layer2.3", "layer2.7", "layer3.11", "layer3.23", "layer3.35"]),
+    ],
+)
+def test_placement_is_the_papers(name, one, five):
+    assert placement(name) == placement(name, blocks=1) == [one]
+    if five:
+        assert placement(name, blocks=5) == five
+    else:
+        with pytest.raises(ValueError, match=rf"blocks = 5 is known for '{name}' \(only 1\)"):
+            placement(name, blocks=5)
+
+
+@pytest.mark.parametrize("variant", ["resnet{}_caffe", "c2d_resnet{}", "i3d_resnet{}"])
+@pytest.mark.parametrize("depth", [50, 101])
+@pytest.mark.parametrize("blocks", [1, 5])
+def test_placement_of_a_variant_is_that_of_its_resnet(variant, depth, blocks):
+    assert placement(variant.format(depth), blocks) == placement(f"resnet{depth}", blocks)
+
+
+@pytest.mark.parametrize("blocks", [0, 2, -1, 6])
+def test_placement_refuses_other_counts(blocks):
+    with pytest.raises(ValueError, match=rf"blocks = {blocks} is known for 'resnet50' \(only 1 or 5\): give after="):
+        placement("resnet50", blocks)
+
+
+@pytest.mark.parametrize("name", ["resnet", "resnet49", "vgg16", "my_resnet50", "resnet50_v2", ""])
+def test_placement_refuses_unknown_networks(name):
+    with pytest.raises(ValueError, match=f"no placement is known for '{name}'"):
+        placement(name)
