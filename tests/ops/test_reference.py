@@ -510,3 +510,11 @@ def test_generalized_normalizes_the_exact_exponential_whatever_the_order():
     theta, phi, g = draw((1, 2, 3))
     odd, even = (generalized_non_local(theta, phi, g, kernel=EmbeddedGaussian(p), normalize=True) for p in (3, 2))
     assert torch.equal(odd, even)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=["float64", "float16"])
+def test_non_local_on_many_positions_is_the_same_softmax(dtype):
+    theta, phi, g = torch.randn(3, 2, 4, 1100, dtype=dtype).unbind()
+    query, key, value = (t.double().transpose(1, 2) for t in (theta, phi, g))
+    expected = torch.softmax(query @ key.transpose(1, 2) / 2, -1) @ value
+    assert relative_error(ops.non_local(theta, phi, g), expected.transpose(1, 2)) < 4 * ROUNDING[dtype]
