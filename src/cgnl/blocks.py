@@ -18,6 +18,7 @@ from .ops.series import accumulation_dtype, polynomial
 
 __all__ = ["CGNL", "NonLocal", "SimpleResidual"]
 
+_THREE = ("theta", "phi", "g")
 _CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _BATCH_NORM = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
@@ -40,7 +41,6 @@ class _Residual(nn.Module):
         channels: int,
         inner_channels: int | None,
         projections: tuple[str, ...],
-        *,
         ndim: int,
         groups: int,
         norm: str | None,
@@ -205,17 +205,7 @@ class CGNL(_Residual):
         device=None,
         dtype=None,
     ):
-        super().__init__(
-            channels,
-            inner_channels,
-            ("theta", "phi", "g"),
-            ndim=ndim,
-            groups=groups,
-            norm=norm,
-            zero_init=zero_init,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(channels, inner_channels, _THREE, ndim, groups, norm, zero_init, device, dtype)
         self.kernel, self.scale, self.normalize = kernels.resolve(kernel), scale, normalize
         self.backend: Backend = backend
         reference.scale_factor(scale, 1, 1)  # raises for an unknown one
@@ -285,17 +275,7 @@ class NonLocal(_Residual):
         device=None,
         dtype=None,
     ):
-        super().__init__(
-            channels,
-            inner_channels,
-            ("theta", "phi", "g"),
-            ndim=ndim,
-            groups=1,
-            norm=norm,
-            zero_init=zero_init,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(channels, inner_channels, _THREE, ndim, 1, norm, zero_init, device, dtype)
         reference.check_non_local_kernel(kernel)
         self.kernel, self.scale, self.subsample = kernel, scale, subsample
 
@@ -334,17 +314,7 @@ class SimpleResidual(_Residual):
         device=None,
         dtype=None,
     ):
-        super().__init__(
-            channels,
-            inner_channels,
-            ("theta",),
-            ndim=ndim,
-            groups=groups,
-            norm=norm,
-            zero_init=zero_init,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(channels, inner_channels, _THREE[:1], ndim, groups, norm, zero_init, device, dtype)
 
     def branch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         return self.z(self.theta(x)), None

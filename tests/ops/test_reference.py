@@ -517,4 +517,4 @@ def test_non_local_on_many_positions_is_the_same_softmax(dtype):
     theta, phi, g = torch.randn(3, 2, 4, 1100, dtype=dtype).unbind()
     query, key, value = (t.double().transpose(1, 2) for t in (theta, phi, g))
     expected = torch.softmax(query @ key.transpose(1, 2) / 2, -1) @ value
-    assert relative_error(ops.non_local(theta, phi, g), expected.transpose(1, 2)) < 4 * ROUNDING[dtype]
+    assert relative_error(non_local(theta, phi, g), expected.transpose(1, 2)) < 4 * ROUNDING[dtype]
