@@ -1,0 +1,1 @@
+"""Datasets, transforms and decoding. Imports nothing else of ours but ``extras``."""
