@@ -1,0 +1,99 @@
+import pytest
+import torch
+
+from cgnl.data import transforms
+from cgnl.data.draws import generator, integer, uniform
+
+
+def picture(height: int, width: int) -> torch.Tensor:
+    return torch.randint(256, (3, height, width), dtype=torch.uint8)
+
+
+def test_generator_depends_on_its_place_alone():
+    first = torch.rand(4, generator=generator(0, 3, 7))
+    torch.rand(100)
+    assert torch.equal(first, torch.rand(4, generator=generator(0, 3, 7)))
+    others = [generator(1, 3, 7), generator(0, 4, 7), generator(0, 3, 8), generator(0, 37), generator(0, 7, 3)]
+    assert not any(torch.equal(first, torch.rand(4, generator=other)) for other in others)
+
+
+def test_draws_stay_within_their_bounds():
+    source = generator(0)
+    assert all(2 <= uniform(2, 3, source) < 3 for _ in range(200))
+    assert {integer(1, 4, source) for _ in range(200)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("size", [(375, 500), (500, 375), (40, 1000), (1000, 40), (1, 1), (7, 5)], ids=str)
+def test_random_box_lies_inside_and_keeps_its_limits(size):
+    height, width = size
+    for sample in range(300):
+        box = transforms.random_box(height, width, generator(0, sample))
+        assert 0 <= box.top <= box.top + box.height <= height
+        assert 0 <= box.left <= box.left + box.width <= width
+        assert min(box.height, box.width) > 0
+        slack = 1 / box.height + 1 / box.width  # rounding to whole pixels
+        assert 3 / 4 - slack <= box.width / box.height <= 4 / 3 + slack
+
+
+def test_random_box_draws_areas_from_the_papers_range():
+    areas = [
+        box.height * box.width / 250_000
+        for box in (transforms.random_box(500, 500, generator(0, i)) for i in range(4000))
+    ]
+    assert min(areas) < 0.1
+    assert max(areas) > 0.95
+    assert 0.45 < sum(area < 0.5 for area in areas) / len(areas) < 0.65
+
+
+def test_random_box_of_too_large_an_area_is_the_largest_centred_part():
+    assert transforms.random_box(300, 900, generator(0), area=(1.2, 1.25)) == transforms.Box(0, 250, 300, 400)
+    assert transforms.random_box(900, 300, generator(0), area=(1.2, 1.25)) == transforms.Box(250, 0, 400, 300)
+    assert transforms.random_box(300, 320, generator(0), area=(1.2, 1.25)) == transforms.Box(0, 0, 300, 320)
+
+
+def test_train_view_treats_a_clip_as_one_picture():
+    still = picture(48, 64)
+    for sample in range(8):
+        alone = transforms.train_view(still, 24, generator(0, sample))
+        clip = transforms.train_view(still.expand(5, 3, 48, 64), 24, generator(0, sample))
+        assert alone.shape == (3, 24, 24)
+        assert all(torch.equal(frame, alone) for frame in clip)
+
+
+def test_train_view_flips_half_of_the_time():
+    ramp = torch.arange(64, dtype=torch.uint8).expand(3, 64, 64)
+    views = [transforms.train_view(ramp, 32, generator(0, i)).float() for i in range(400)]
+    assert 0.4 < sum(bool(v[..., 0].mean() > v[..., -1].mean()) for v in views) / 400 < 0.6
+    assert all(v[..., 0].mean() < v[..., -1].mean() for v in
+               (transforms.train_view(ramp, 32, generator(0, i), flip=False).float() for i in range(20)))  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(375, 500), (500, 375), (512, 512)], ids=str)
+def test_centre_view_is_the_centre(size):
+    pixels = picture(*size)
+    height, width = size
+    ratio = 512 / min(size)
+    whole = transforms.resize(pixels, round(height * ratio), round(width * ratio))
+    top, left = round((whole.shape[1] - 448) / 2), round((whole.shape[2] - 448) / 2)
+    assert torch.equal(transforms.centre_view(pixels, 448, 512), whole[:, top : top + 448, left : left + 448])
+
+
+def test_spread_crops_cover_the_longer_side():
+    wide = torch.arange(160, dtype=torch.uint8).expand(2, 3, 64, 160)
+    left, middle, right = transforms.spread_crops(wide, 64, 64)
+    assert left[0, 0, 0].tolist() == list(range(64))
+    assert middle[0, 0, 0].tolist() == list(range(48, 112))
+    assert right[1, 2, 63].tolist() == list(range(96, 160))
+    tall = transforms.spread_crops(wide.transpose(-1, -2), 64, 64)
+    assert torch.equal(tall, torch.stack([left, middle, right]).transpose(-1, -2))
+
+
+def test_spread_crops_larger_than_the_short_side_are_refused():
+    with pytest.raises(ValueError, match="a crop of 448 does not fit into a short side of 256"):
+        transforms.centre_view(picture(300, 300), 448, 256)
+
+
+def test_normalize_gives_imagenets_mean_zero():
+    grey = torch.tensor(transforms.MEAN).view(3, 1, 1).expand(2, 3, 4, 4) * 255
+    assert transforms.normalize(grey).abs().max() < 1e-5
+    assert transforms.normalize(picture(4, 4)).dtype == torch.float32
