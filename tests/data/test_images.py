@@ -1,0 +1,143 @@
+"""Pictures of every mode, and files that are none."""
+
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+import torch
+
+from cgnl.data.images import is_image_file, read_image
+from cgnl.data.index import UnreadableError
+
+Image = pytest.importorskip("PIL.Image")
+
+RGB = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+
+
+def save(path, image, **options):
+    image.save(path, **options)
+    return path
+
+
+def test_rgb_is_read_as_stored(tmp_path):
+    image = read_image(save(tmp_path / "a.png", Image.fromarray(RGB)))
+    assert image.dtype == torch.uint8
+    assert image.is_contiguous()
+    assert torch.equal(image, torch.from_numpy(RGB).permute(2, 0, 1))
+    assert torch.equal(read_image(str(tmp_path / "a.png")), image)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "CMYK", "YCbCr", "LAB", "I;16", "F"])
+def test_every_mode_becomes_rgb(tmp_path, mode):
+    source = Image.fromarray(RGB)
+    image = Image.new("I;16", (9, 6), 40000) if mode == "I;16" else source.convert("L" if mode == "F" else mode)
+    read = read_image(save(tmp_path / "a.tif", image.convert("F") if mode == "F" else image))
+    assert read.shape == (3, 6, 9)
+    assert read.float().std() > 0 or mode == "I;16"
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
+def test_16_bit_grey_keeps_its_upper_bits(tmp_path, suffix):
+    values = np.arange(54, dtype=np.uint16).reshape(6, 9) * 1200
+    image = read_image(save(tmp_path / f"a{suffix}", Image.fromarray(values)))
+    assert torch.equal(image, torch.from_numpy((values >> 8).astype(np.uint8)).expand(3, -1, -1))
+
+
+def test_transparent_pixels_are_white(tmp_path):
+    pixels = np.dstack([RGB, np.full((6, 9), 255, np.uint8)])
+    pixels[0, 0, 3] = 0
+    image = read_image(save(tmp_path / "a.png", Image.fromarray(pixels)))
+    assert image[:, 0, 0].tolist() == [255, 255, 255]
+    assert torch.equal(image[:, 1:], torch.from_numpy(RGB).permute(2, 0, 1)[:, 1:])
+
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 40, 50, 60])
+    palette.putdata([0, 1])
+    image = read_image(save(tmp_path / "p.png", palette, transparency=0))
+    assert image[:, 0].T.tolist() == [[255, 255, 255], [40, 50, 60]]
+
+
+def test_cmyk_jpeg(tmp_path):
+    image = read_image(save(tmp_path / "a.jpg", Image.new("CMYK", (16, 8), (0, 255, 255, 0)), quality=95))
+    assert (image.float().mean((1, 2)) - torch.tensor([255.0, 0.0, 0.0])).abs().max() < 4
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_applied(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = read_image(save(tmp_path / "a.png", Image.fromarray(RGB), exif=exif))
+    upright = torch.from_numpy(RGB).permute(2, 0, 1)
+    turned = {
+        1: upright,
+        2: upright.flip(2),
+        3: upright.flip(1, 2),
+        4: upright.flip(1),
+        5: upright.transpose(1, 2),
+        6: upright.rot90(-1, (1, 2)),
+        7: upright.flip(1, 2).transpose(1, 2),
+        8: upright.rot90(1, (1, 2)),
+    }
+    assert torch.equal(image, turned[orientation])
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+def test_a_broken_exif_block_does_not_matter(tmp_path):
+    path = save(tmp_path / "a.jpg", Image.fromarray(RGB), exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert read_image(path).shape == (3, 6, 9)
+
+
+def png_of(width, height):
+    """A PNG whose header promises this size and whose data holds nothing."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def refused(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        with pytest.raises(UnreadableError) as caught:
+            read_image(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path} cannot be read: ")
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".bmp", ".tif", ".webp"])
+def test_truncated_files_are_refused(tmp_path, suffix):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    path = save(tmp_path / f"a{suffix}", Image.fromarray(noise))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    refused(path)
+
+
+def test_what_is_no_image_is_refused(tmp_path):
+    path = tmp_path / "a.jpg"
+    path.touch()
+    assert refused(path).endswith("it is empty")
+    path.write_text("not a picture")
+    assert refused(path).endswith("it is not an image")
+    path.write_bytes(png_of(8, 8))
+    refused(path)
+    assert refused(tmp_path / "none.jpg").endswith("No such file or directory")
+    refused(tmp_path)
+
+
+def test_too_many_pixels_are_refused_by_the_header(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_of(60000, 60000))
+    assert "too many" in refused(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert "60000 x 60000 pixels are too many" in refused(path)
+
+
+def test_names_of_images():
+    assert all(map(is_image_file, ["a.jpg", "b/A.JPEG", "c.d.png"]))
+    assert not any(map(is_image_file, ["a.mp4", "jpg", "a", "._a.jpg", ".jpg", "a.jpg.txt"]))
