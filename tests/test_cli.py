@@ -180,3 +180,23 @@ print(list(cgnl.insert(torch.nn.Sequential(torch.nn.Conv2d(3, 16, 1)), "cgnl", "
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "['0', '0_cgnl']\n"
+
+
+def test_main_models_needs_no_options(run):
+    status, out, err = run("models")
+    assert (status, err) == (0, "")
+    assert "resnet152" in out
+
+
+def test_main_data_checks_a_folder(run, tmp_path):
+    image = need("PIL.Image", "data")
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        image.new("RGB", (8, 6)).save(tmp_path / name / "1.png")
+    status, out, err = run("data", "check", str(tmp_path))
+    assert (status, err) == (0, "")
+    assert "2 classes of images" in out
+    (tmp_path / "dog" / "1.png").write_bytes(b"")
+    status, out, err = run("data", "check", str(tmp_path))
+    assert status == 2
+    assert "no readable training sample for class dog" in err

@@ -1,0 +1,142 @@
+"""``cgnl data check``: whether every file of a dataset can be used."""
+
+from collections import Counter
+from collections.abc import Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .index import Index, UnreadableError
+from .readers import READERS
+
+AT_ONCE = 1024
+"""Files that are handed to the threads at a time, so that a large dataset needs little memory."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a dataset holds and what is wrong with it."""
+
+    counts: dict[str, dict[str, int]]
+    """Split -> class -> samples that are listed, readable or not."""
+    unreadable: dict[Path, str]
+    """File -> the sentence that says why."""
+    short: dict[Path, int]
+    """Video with too few frames -> how many it has."""
+    problems: tuple[str, ...]
+    """What the reader found, such as labels without files."""
+    faults: tuple[str, ...]
+    """Why the dataset cannot be used. A few unreadable files, which are skipped, and short clips, which are played in a
+    loop, are no fault."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether a network can be trained and tested on it."""
+        return not self.faults
+
+
+def check(index: Index, min_frames: int = 1, workers: int = 2) -> Report:
+    """Decode every image, or probe every video, and count.
+
+    Args:
+        index: the dataset.
+        min_frames: videos with fewer frames are reported as too short.
+        workers: threads.
+    """
+    if min_frames < 1 or workers < 1:
+        raise ValueError(f"min_frames = {min_frames} and workers = {workers} must be at least 1")
+    unreadable: dict[Path, str] = {}
+    short: dict[Path, int] = {}
+    for path, result in _results(index, workers):
+        if isinstance(result, str):
+            unreadable[path] = result
+        elif index.kind == "videos" and result < min_frames:
+            short[path] = result
+    return Report(
+        _counts(index), unreadable, short, index.problems, _faults(index.classes, _counts(index, without=unreadable))
+    )
+
+
+def data(action: Literal["check"], root: str, dataset: str = "folder", min_frames: int = 64) -> None:
+    """Walk a dataset, decode its files and say whether it can be used.
+
+    Args:
+        action: check.
+        root: where the dataset is.
+        dataset: its layout: folder, cub, imagenet, ucf101, kinetics400 or mini_kinetics200.
+        min_frames: videos with fewer frames are reported as too short.
+    """
+    if action != "check":
+        raise ValueError(f"there is no action {action!r}; there is check")
+    if dataset not in READERS:
+        raise ValueError(f"there is no dataset {dataset!r}; there is {', '.join(READERS)}")
+    index = READERS[dataset](root)
+    report = check(index, min_frames)
+    print("\n".join(_table(index, report, min_frames)))
+    if not report.usable:
+        raise ValueError(f"{root} is not usable: {'; '.join(report.faults)}")
+
+
+def _frames(path: Path, kind: Literal["images", "videos"]) -> int | str:
+    """How many frames a sample has, or the sentence that says why it cannot be read."""
+    from .images import read_image
+    from .video import probe
+
+    try:
+        if kind == "videos":
+            return probe(path).frames
+        read_image(path)
+    except UnreadableError as error:
+        return str(error)
+    except OSError as error:
+        return str(UnreadableError(path, error))
+    return 1
+
+
+def _results(index: Index, workers: int) -> Iterator[tuple[Path, int | str]]:
+    """Every file once, in order, with what ``_frames`` says of it."""
+    paths = list(dict.fromkeys(sample.path for samples in index.splits.values() for sample in samples))
+    with ThreadPoolExecutor(workers) as pool:
+        for start in range(0, len(paths), AT_ONCE):
+            some = paths[start : start + AT_ONCE]
+            yield from zip(some, pool.map(lambda path: _frames(path, index.kind), some), strict=True)
+
+
+def _counts(index: Index, without: Container[Path] = ()) -> dict[str, dict[str, int]]:
+    """Samples for each split and class."""
+    counts = {}
+    for split, samples in index.splits.items():
+        found = Counter(sample.label for sample in samples if sample.path not in without)
+        counts[split] = {name: found[label] for label, name in enumerate(index.classes)}
+    return counts
+
+
+def _faults(classes: tuple[str, ...], readable: dict[str, dict[str, int]]) -> tuple[str, ...]:
+    """Why readable samples in these numbers are not enough."""
+    faults = [f"split {split} has no readable sample" for split, counts in readable.items() if not any(counts.values())]
+    empty = [name for name, count in readable.get("train", {}).items() if not count]
+    if 0 < len(empty) < len(classes):
+        more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
+        names = ", ".join(empty[:3])
+        faults.append(f"no readable training sample for {'class' if len(empty) == 1 else 'classes'} {names}{more}")
+    if len(classes) < 2:
+        faults.append("there are fewer than two classes")
+    return tuple(faults)
+
+
+def _table(index: Index, report: Report, min_frames: int) -> Iterator[str]:
+    """The report in lines."""
+    readable = _counts(index, without=report.unreadable)
+    yield f"{len(index.classes):,} classes of {index.kind}"
+    yield ""
+    yield f"{'split':10} {'samples':>10} {'readable':>10}   fewest in a class, most in a class"
+    for split, counts in report.counts.items():
+        fewest, most = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
+        yield (
+            f"{split:10} {sum(counts.values()):10,} {sum(readable[split].values()):10,}   "
+            f"{counts[fewest]:,} ({fewest}), {counts[most]:,} ({most})"
+        )
+    short = [f"{path} is too short: {frames} of {min_frames} frames" for path, frames in report.short.items()]
+    lines = [*report.problems, *report.unreadable.values(), *short]
+    yield from ["", *lines] if lines else []

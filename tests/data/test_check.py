@@ -1,0 +1,165 @@
+"""What ``cgnl data check`` counts, names and refuses."""
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from cgnl.data.check import check, data
+from cgnl.data.index import Index
+from cgnl.data.readers import folder
+
+
+def image(path: Path, size: int = 8) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    return path
+
+
+def truncated(path: Path) -> Path:
+    whole = image(path, size=64).read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    return path
+
+
+def video(path: Path, frames: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width = stream.height = 32
+        stream.pix_fmt = "yuv420p"
+        for i in range(frames):
+            picture = np.full((32, 32, 3), i, dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+def pictures(root: Path) -> Path:
+    for name in ("train/a/1.jpg", "train/a/2.jpg", "train/b/3.jpg", "test/b/4.jpg"):
+        image(root / name)
+    return root
+
+
+def test_good_images(tmp_path):
+    report = check(folder(pictures(tmp_path)))
+    assert report.counts == {"train": {"a": 2, "b": 1}, "test": {"a": 0, "b": 1}}
+    assert (report.unreadable, report.short, report.problems, report.faults) == ({}, {}, (), ())
+    assert report.usable
+
+
+def test_min_frames_is_not_for_images(tmp_path):
+    assert check(folder(pictures(tmp_path)), min_frames=64).usable
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_truncated_image_is_named_and_skipped(tmp_path, workers):
+    bad = truncated(pictures(tmp_path) / "train" / "a" / "0.jpg")
+    report = check(folder(tmp_path), workers=workers)
+    assert list(report.unreadable) == [bad]
+    assert report.unreadable[bad].startswith(f"{bad} cannot be read: ")
+    assert "\n" not in report.unreadable[bad]
+    assert report.counts["train"] == {"a": 3, "b": 1}
+    assert report.usable
+
+
+def test_file_that_went_away_is_named(tmp_path):
+    index = folder(pictures(tmp_path))
+    gone = tmp_path / "train" / "a" / "1.jpg"
+    gone.unlink()
+    assert list(check(index).unreadable) == [gone]
+
+
+def test_class_with_bad_training_samples_only_is_not_usable(tmp_path):
+    truncated(pictures(tmp_path) / "train" / "b" / "3.jpg")
+    report = check(folder(tmp_path))
+    assert report.faults == ("no readable training sample for class b",)
+    assert not report.usable
+
+
+def test_split_with_bad_samples_only_is_not_usable(tmp_path):
+    truncated(pictures(tmp_path) / "test" / "b" / "4.jpg")
+    assert check(folder(tmp_path)).faults == ("split test has no readable sample",)
+
+
+def test_class_folder_without_files_is_not_usable(tmp_path):
+    (pictures(tmp_path) / "train" / "c").mkdir()
+    report = check(folder(tmp_path))
+    assert report.problems == (f"{tmp_path / 'train' / 'c'} holds no images, video files or folders of frames",)
+    assert report.faults == ("no readable training sample for class c",)
+
+
+def test_many_empty_classes_are_counted(tmp_path):
+    for name in "cdefg":
+        (pictures(tmp_path) / "train" / name).mkdir()
+    assert check(folder(tmp_path)).faults == ("no readable training sample for classes c, d, e and 2 more",)
+
+
+def test_one_class_is_not_usable(tmp_path):
+    image(tmp_path / "a" / "1.jpg")
+    assert check(folder(tmp_path)).faults == ("there are fewer than two classes",)
+
+
+def test_videos_unreadable_or_short(tmp_path):
+    for name in "ab":
+        video(tmp_path / name / "long.mp4", frames=8)
+    short = video(tmp_path / "a" / "short.mp4", frames=3)
+    empty = tmp_path / "b" / "empty.mp4"
+    empty.touch()
+    for i in range(2):
+        image(tmp_path / "b" / "a few frames" / f"{i}.png", size=32)
+    report = check(folder(tmp_path), min_frames=8)
+    assert report.counts == {"train": {"a": 2, "b": 3}}
+    assert list(report.unreadable) == [empty]
+    assert str(empty) in report.unreadable[empty]
+    assert report.short == {short: 3, tmp_path / "b" / "a few frames": 2}
+    assert report.usable
+
+
+def test_unreadable_videos_only_are_not_usable(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "empty.mp4").touch()
+    assert check(folder(tmp_path)).faults == ("split train has no readable sample",)
+
+
+@pytest.mark.parametrize("options", [{"min_frames": 0}, {"workers": 0}])
+def test_check_refuses_numbers_below_one(options):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        check(Index((), {}, "images"), **options)
+
+
+def test_command_prints_a_table_and_every_problem(tmp_path, capsys):
+    bad = truncated(pictures(tmp_path) / "train" / "a" / "0.jpg")
+    data("check", str(tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 classes of images"
+    assert lines[3].split() == ["train", "4", "3", "1", "(b),", "3", "(a)"]
+    assert lines[4].split() == ["test", "1", "1", "0", "(a),", "1", "(b)"]
+    assert lines[5] == ""
+    assert lines[6].startswith(f"{bad} cannot be read: ")
+    assert len(lines) == 7
+
+
+def test_command_names_short_clips(tmp_path, capsys):
+    for name in "ab":
+        video(tmp_path / name / "clip.mp4", frames=3)
+    data("check", str(tmp_path))
+    assert f"{tmp_path / 'a' / 'clip.mp4'} is too short: 3 of 64 frames" in capsys.readouterr().out
+
+
+def test_command_refuses_what_is_not_usable(tmp_path, capsys):
+    (pictures(tmp_path) / "train" / "c").mkdir()
+    with pytest.raises(ValueError, match=r"is not usable: no readable training sample for class c$"):
+        data("check", str(tmp_path))
+    assert "c holds no images" in capsys.readouterr().out
+
+
+def test_command_refuses_an_unknown_action_or_dataset(tmp_path):
+    with pytest.raises(ValueError, match="there is no action 'mend'"):
+        data("mend", str(tmp_path))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"there is no dataset 'birds'; there is folder, cub"):
+        data("check", str(tmp_path), dataset="birds")

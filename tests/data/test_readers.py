@@ -1,0 +1,509 @@
+"""Datasets in their official layouts, and what is said when they are not."""
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from cgnl.data.index import Index, Sample
+from cgnl.data.readers import (
+    NAMED_AT_MOST,
+    READERS,
+    cub,
+    folder,
+    imagenet,
+    kinetics400,
+    mini_kinetics200,
+    ucf101,
+)
+
+CSV_HEADER = "label,youtube_id,time_start,time_end,split,is_cc"
+
+
+def image(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4), "red").save(path)
+    return path
+
+
+def touch(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def write(path: Path, *lines: str, end: str = "\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(line + end for line in lines).encode())
+    return path
+
+
+def names(index: Index, root: Path) -> dict[str, list[tuple[str, int]]]:
+    """The samples of each split, by path in the dataset."""
+    return {
+        split: [(path.relative_to(root).as_posix(), label) for path, label in samples]
+        for split, samples in index.splits.items()
+    }
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_missing_root_is_named(reader, tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere is not a folder"):
+        reader(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_empty_root_is_refused_in_one_sentence(reader, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))) as raised:
+        reader(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_folder_of_images_without_a_test_split(tmp_path):
+    image(tmp_path / "dog" / "b.JPG")
+    image(tmp_path / "dog" / "a 1.png")
+    image(tmp_path / "black cat" / "x.jpeg")
+    write(tmp_path / "dog" / "notes.txt", "not media")
+    touch(tmp_path / "dog" / ".hidden.jpg")
+    image(tmp_path / ".cache" / "x.jpg")
+    write(tmp_path / "README.md", "a file beside the classes")
+    index = folder(str(tmp_path))
+    assert index.classes == ("black cat", "dog")
+    assert index.kind == "images"
+    assert index.problems == ()
+    assert index.splits == {
+        "train": (
+            Sample(tmp_path / "black cat" / "x.jpeg", 0),
+            Sample(tmp_path / "dog" / "a 1.png", 1),
+            Sample(tmp_path / "dog" / "b.JPG", 1),
+        )
+    }
+
+
+@pytest.mark.parametrize("test", ["test", "val", "valid", "validation"])
+def test_folder_with_a_test_split(tmp_path, test):
+    for name in ("train/a/1.png", "train/b/2.png", f"{test}/b/3.png", f"{test}/a/4.png"):
+        image(tmp_path / name)
+    assert names(folder(tmp_path), tmp_path) == {
+        "train": [("train/a/1.png", 0), ("train/b/2.png", 1)],
+        "test": [(f"{test}/a/4.png", 0), (f"{test}/b/3.png", 1)],
+    }
+
+
+def test_folder_with_both_val_and_test(tmp_path):
+    for name in ("train/a/1.png", "val/a/2.png", "test/a/3.png"):
+        image(tmp_path / name)
+    assert names(folder(tmp_path), tmp_path) == {
+        "train": [("train/a/1.png", 0)],
+        "test": [("test/a/3.png", 0)],
+        "val": [("val/a/2.png", 0)],
+    }
+
+
+def test_folder_with_a_class_called_train(tmp_path):
+    for name in ("bus/1.png", "train/2.png"):
+        image(tmp_path / name)
+    assert names(folder(tmp_path), tmp_path) == {"train": [("bus/1.png", 0), ("train/2.png", 1)]}
+
+
+def test_folder_of_videos_and_of_frames(tmp_path):
+    touch(tmp_path / "jump" / "clip.mp4")
+    image(tmp_path / "jump" / "a clip" / "0001.jpg")
+    image(tmp_path / "walk" / "other" / "0001.jpg")
+    (tmp_path / "walk" / "empty").mkdir()
+    index = folder(tmp_path)
+    assert index.kind == "videos"
+    assert names(index, tmp_path) == {"train": [("jump/a clip", 0), ("jump/clip.mp4", 0), ("walk/other", 1)]}
+
+
+def test_folder_names_a_class_without_files(tmp_path):
+    image(tmp_path / "a" / "1.png")
+    write(tmp_path / "b" / "notes.txt", "nothing")
+    index = folder(tmp_path)
+    assert index.classes == ("a", "b")
+    assert index.problems == (f"{tmp_path / 'b'} holds no images, video files or folders of frames",)
+
+
+def test_folder_names_a_class_that_is_only_tested(tmp_path):
+    for name in ("train/b/1.png", "test/a/2.png", "test/b/3.png"):
+        image(tmp_path / name)
+    index = folder(tmp_path)
+    assert index.classes == ("a", "b")
+    assert index.problems == (f"class a has no folder in {tmp_path / 'train'}",)
+
+
+@pytest.mark.parametrize("clip", ["b/clip.avi", "a/clip.avi"])
+def test_folder_refuses_a_mix(tmp_path, clip):
+    image(tmp_path / "a" / "1.png")
+    touch(tmp_path / clip)
+    with pytest.raises(ValueError, match=r"mixes images \(.*1\.png\) and videos \(.*clip\.avi\)"):
+        folder(tmp_path)
+
+
+def test_folder_refuses_only_empty_classes(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ValueError, match=r"none of the images it should: .*a holds no images"):
+        folder(tmp_path)
+
+
+CUB_CLASSES = ("001.Black_footed_Albatross", "002.Laysan_Albatross")
+CUB_IMAGES = [f"{name}/{name[4:]}_{i:04}.jpg" for name in CUB_CLASSES for i in (1, 2)]
+
+
+@pytest.fixture
+def cub_root(tmp_path):
+    home = tmp_path / "CUB_200_2011"
+    write(home / "classes.txt", *(f"{i} {name}" for i, name in enumerate(CUB_CLASSES, 1)))
+    write(home / "images.txt", *(f"{i} {name}" for i, name in enumerate(CUB_IMAGES, 1)))
+    write(home / "image_class_labels.txt", "1 1", "2 1", "3 2", "4 2")
+    write(home / "train_test_split.txt", "1 0", "2 1", "3 1", "4 0")
+    for name in CUB_IMAGES:
+        image(home / "images" / name)
+    return home
+
+
+@pytest.mark.parametrize("given", ["itself", "parent"])
+def test_cub(cub_root, given):
+    index = cub(cub_root if given == "itself" else cub_root.parent)
+    assert index.classes == CUB_CLASSES
+    assert index.kind == "images"
+    assert index.problems == ()
+    assert names(index, cub_root / "images") == {
+        "train": [(CUB_IMAGES[1], 0), (CUB_IMAGES[2], 1)],
+        "test": [(CUB_IMAGES[0], 0), (CUB_IMAGES[3], 1)],
+    }
+
+
+def test_cub_label_without_its_file(cub_root):
+    path = cub_root / "images" / CUB_IMAGES[2]
+    path.unlink()
+    index = cub(cub_root)
+    assert index.problems == (f"{path} is listed but missing",)
+    assert names(index, cub_root / "images")["train"] == [(CUB_IMAGES[1], 0)]
+
+
+def test_cub_counts_many_missing_files(cub_root):
+    count = NAMED_AT_MOST + 5
+    for name, line in {"images": "{} x/{}.jpg", "image_class_labels": "{} 1", "train_test_split": "{} 1"}.items():
+        with (cub_root / f"{name}.txt").open("a") as file:
+            file.writelines(line.format(i, i) + "\n" for i in range(5, 5 + count))
+    problems = cub(cub_root).problems
+    assert len(problems) == NAMED_AT_MOST + 1
+    assert problems[-1] == "5 more listed files are missing"
+
+
+@pytest.mark.parametrize("name", ["classes", "image_class_labels", "train_test_split"])
+def test_cub_names_a_missing_annotation_file(cub_root, name):
+    (cub_root / f"{name}.txt").unlink()
+    with pytest.raises(ValueError, match=rf"{name}\.txt is missing"):
+        cub(cub_root)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("images", "five a.jpg", r"images\.txt, line 5: 'five a\.jpg'"),
+        ("images", "4 again.jpg", r"images\.txt, line 5: '4 again\.jpg'"),
+        ("images", "5 a.jpg", r"image_class_labels\.txt gives image 5 \(a\.jpg\) no class"),
+        ("images", "5 ../../secret.jpg", r"names '\.\./\.\./secret\.jpg', which is outside the dataset"),
+        ("images", "5 /etc/secret.jpg", r"names '/etc/secret\.jpg', which is outside"),
+        ("images", "5 C:\\secret.jpg", r"names .*secret\.jpg', which is outside"),
+        ("train_test_split", "5", r"train_test_split\.txt, line 5"),
+    ],
+)
+def test_cub_refuses_a_bad_line(cub_root, name, line, message):
+    with (cub_root / f"{name}.txt").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=message):
+        cub(cub_root)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("image_class_labels", ("1 1", "2 1", "3 3", "4 2"), "gives image 3 .* no class"),
+        ("train_test_split", ("1 0", "2 1", "3 2", "4 0"), "does not say 0 or 1 for image 3"),
+    ],
+)
+def test_cub_refuses_a_bad_value(cub_root, name, lines, message):
+    write(cub_root / f"{name}.txt", *lines)
+    with pytest.raises(ValueError, match=message):
+        cub(cub_root)
+
+
+def test_binary_annotation_is_named(cub_root):
+    (cub_root / "classes.txt").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(ValueError, match=r"classes\.txt is not a text file"):
+        cub(cub_root)
+
+
+@pytest.fixture
+def imagenet_train(tmp_path):
+    for wnid in ("n01751748", "n01440764"):
+        touch(tmp_path / "train" / wnid / f"{wnid}_10.JPEG")
+    return [("train/n01440764/n01440764_10.JPEG", 0), ("train/n01751748/n01751748_10.JPEG", 1)]
+
+
+def test_imagenet_with_class_folders(tmp_path, imagenet_train):
+    touch(tmp_path / "val" / "n01751748" / "ILSVRC2012_val_00000001.JPEG")
+    index = imagenet(tmp_path)
+    assert index.classes == ("n01440764", "n01751748")
+    assert index.kind == "images"
+    assert names(index, tmp_path) == {
+        "train": imagenet_train,
+        "test": [("val/n01751748/ILSVRC2012_val_00000001.JPEG", 1)],
+    }
+
+
+def test_imagenet_with_a_flat_val(tmp_path, imagenet_train):
+    for i in (1, 2, 3):
+        touch(tmp_path / "val" / f"ILSVRC2012_val_0000000{i}.JPEG")
+    solution = write(
+        tmp_path / "LOC_val_solution.csv",
+        "ImageId,PredictionString",
+        "ILSVRC2012_val_00000004,n01440764 1 2 3 4 ",
+        "ILSVRC2012_val_00000002,n01440764 1 2 3 4 n01440764 5 6 7 8 ",
+        "ILSVRC2012_val_00000001,n01751748 111 108 433 498 ",
+    )
+    index = imagenet(tmp_path)
+    assert names(index, tmp_path) == {
+        "train": imagenet_train,
+        "test": [("val/ILSVRC2012_val_00000001.JPEG", 1), ("val/ILSVRC2012_val_00000002.JPEG", 0)],
+    }
+    assert index.problems == (
+        f"{tmp_path / 'val' / 'ILSVRC2012_val_00000004.JPEG'} is listed but missing",
+        f"1 images in {tmp_path / 'val'} have no class in {solution}",
+    )
+
+
+def test_imagenet_as_kaggle_packs_it(tmp_path):
+    home = tmp_path / "ILSVRC" / "Data" / "CLS-LOC"
+    touch(home / "train" / "n01440764" / "a.JPEG")
+    touch(home / "val" / "ILSVRC2012_val_00000001.JPEG")
+    write(tmp_path / "LOC_val_solution.csv", "ImageId,PredictionString", "ILSVRC2012_val_00000001,n01440764 1 2 3 4")
+    assert names(imagenet(tmp_path), home) == {
+        "train": [("train/n01440764/a.JPEG", 0)],
+        "test": [("val/ILSVRC2012_val_00000001.JPEG", 0)],
+    }
+
+
+@pytest.mark.usefixtures("imagenet_train")
+def test_imagenet_says_what_a_flat_val_needs(tmp_path):
+    touch(tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG")
+    with pytest.raises(ValueError, match=r"put LOC_val_solution\.csv"):
+        imagenet(tmp_path)
+
+
+def test_imagenet_without_val(tmp_path, imagenet_train):
+    index = imagenet(tmp_path)
+    assert names(index, tmp_path) == {"train": imagenet_train}
+    assert index.problems == (f"{tmp_path / 'val'} is missing, so there is no test split",)
+
+
+@pytest.mark.usefixtures("imagenet_train")
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("ImageId,PredictionString", "x,n99999999 1 2 3 4"), "line 2: there is no class 'n99999999'"),
+        (("ImageId,PredictionString", "../x,n01440764 1 2 3 4"), r"names '\.\./x', which is outside"),
+        (("ImageId,PredictionString", "x,"), "line 2"),
+        (("ImageId,PredictionString", "x,  "), "line 2"),
+        (("Image,Class", "x,n01440764"), "no column 'ImageId'"),
+    ],
+)
+def test_imagenet_refuses_a_bad_solution(tmp_path, lines, message):
+    touch(tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG")
+    write(tmp_path / "LOC_val_solution.csv", *lines)
+    with pytest.raises(ValueError, match=message):
+        imagenet(tmp_path)
+
+
+UCF = [f"{name}/v_{name}_g0{g}_c01.avi" for name in ("ApplyEyeMakeup", "Archery") for g in (1, 2)]
+
+
+def ucf_root(root: Path, videos: str = "UCF-101", lists: str = "ucfTrainTestlist") -> Path:
+    write(root / lists / "classInd.txt", "1 ApplyEyeMakeup", "2 Archery", end="\r\n")
+    for split, (train, test) in {1: ((1, 3), (0, 2)), 2: ((0, 2), (1, 3)), 3: ((0, 3), (1, 2))}.items():
+        labelled = (f"{UCF[i]} {1 + i // 2}" for i in train)
+        write(root / lists / f"trainlist0{split}.txt", *labelled, end="\r\n")
+        write(root / lists / f"testlist0{split}.txt", *(UCF[i] for i in test), "")
+    for name in UCF:
+        touch(root / videos / name)
+    return root
+
+
+@pytest.mark.parametrize(("videos", "lists"), [("UCF-101", "ucfTrainTestlist"), (".", "."), ("UCF-101", ".")])
+def test_ucf101(tmp_path, videos, lists):
+    index = ucf101(ucf_root(tmp_path, videos, lists))
+    assert index.classes == ("ApplyEyeMakeup", "Archery")
+    assert index.kind == "videos"
+    assert index.problems == ()
+    assert names(index, tmp_path / videos) == {
+        "train": [(UCF[1], 0), (UCF[3], 1)],
+        "test": [(UCF[0], 0), (UCF[2], 1)],
+    }
+
+
+def test_ucf101_split_three(tmp_path):
+    assert names(ucf101(ucf_root(tmp_path), split=3), tmp_path / "UCF-101") == {
+        "train": [(UCF[0], 0), (UCF[3], 1)],
+        "test": [(UCF[1], 0), (UCF[2], 1)],
+    }
+
+
+def test_ucf101_has_no_split_four(tmp_path):
+    with pytest.raises(ValueError, match=r"split = 4: UCF101 has the splits 1, 2 and 3"):
+        ucf101(ucf_root(tmp_path), split=4)
+
+
+def test_ucf101_label_without_its_video(tmp_path):
+    path = ucf_root(tmp_path) / "UCF-101" / UCF[2]
+    path.unlink()
+    index = ucf101(tmp_path)
+    assert index.problems == (f"{path} is listed but missing",)
+    assert names(index, tmp_path / "UCF-101")["test"] == [(UCF[0], 0)]
+
+
+def test_ucf101_names_a_missing_list(tmp_path):
+    (ucf_root(tmp_path) / "ucfTrainTestlist" / "testlist02.txt").unlink()
+    with pytest.raises(ValueError, match=r"testlist02\.txt is missing"):
+        ucf101(tmp_path, split=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("trainlist01", UCF[0], "line 3: .* is not a video in the folder of its class"),
+        ("trainlist01", f"{UCF[0]} one", "line 3"),
+        ("trainlist01", f"{UCF[0]} 2", "line 3"),
+        ("trainlist01", f"{UCF[0]} 0", "line 3"),
+        ("testlist01", "Juggling/v_Juggling_g01_c01.avi", "line 4"),
+        ("testlist01", "v_Archery_g01_c01.avi", "line 4"),
+        ("testlist01", "Archery/../../x.avi", r"names 'Archery/\.\./\.\./x\.avi', which is outside the dataset"),
+        ("trainlist01", "/Archery/x.avi 2", r"names '/Archery/x\.avi', which is outside the dataset"),
+        ("classInd", "3", r"classInd\.txt, line 3"),
+    ],
+)
+def test_ucf101_refuses_a_bad_line(tmp_path, name, line, message):
+    with (ucf_root(tmp_path) / "ucfTrainTestlist" / f"{name}.txt").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=message):
+        ucf101(tmp_path)
+
+
+KINETICS = {
+    "train": ["riding a bike,-aaaaaaaaaA,3,13,train,0", '"abseiling",bbbbbbbbbbB,100,110,train,0'],
+    "val": ["riding a bike,cccccccccc_,0,10,val,0", "abseiling,dddddddddDD,7,17,val,0"],
+}
+
+
+def kinetics_root(root: Path, annotations: str = ".", val: str = "val") -> Path:
+    write(root / annotations / "train.csv", CSV_HEADER, *KINETICS["train"])
+    write(root / annotations / f"{val}.csv", CSV_HEADER, *KINETICS["val"])
+    return root
+
+
+@pytest.mark.parametrize(("annotations", "val"), [(".", "val"), ("annotations", "val"), (".", "validate")])
+@pytest.mark.parametrize("bike", ["riding a bike/", "riding_a_bike/", ""])
+def test_kinetics400(tmp_path, annotations, val, bike):
+    kinetics_root(tmp_path, annotations, val)
+    train = [f"train/{bike}-aaaaaaaaaA_000003_000013.mp4", "train/abseiling/bbbbbbbbbbB_000100_000110.mp4"]
+    test = [f"{val}/{bike}cccccccccc__000000_000010.mp4", f"{val}/abseiling/dddddddddDD_000007_000017.mp4"]
+    for name in (*train, *test):
+        touch(tmp_path / name)
+    index = kinetics400(tmp_path)
+    assert index.classes == ("abseiling", "riding a bike")
+    assert index.kind == "videos"
+    assert index.problems == ()
+    assert names(index, tmp_path) == {
+        "train": list(zip(train, (1, 0), strict=True)),
+        "test": list(zip(test, (1, 0), strict=True)),
+    }
+
+
+def test_kinetics400_counts_what_is_missing_once_for_each_split(tmp_path):
+    touch(kinetics_root(tmp_path) / "train" / "bbbbbbbbbbB_000100_000110.mp4")
+    touch(tmp_path / "train" / "not_listed_000000_000010.mp4")
+    index = kinetics400(tmp_path)
+    assert index.classes == ("abseiling", "riding a bike")
+    assert names(index, tmp_path) == {"train": [("train/bbbbbbbbbbB_000100_000110.mp4", 0)], "test": []}
+    assert index.problems == ("train: 1 of 2 listed videos were found", "test: 0 of 2 listed videos were found")
+
+
+def test_kinetics400_without_any_video(tmp_path):
+    with pytest.raises(ValueError, match="train: 0 of 2 listed videos were found"):
+        kinetics400(kinetics_root(tmp_path))
+
+
+def test_kinetics400_names_a_missing_csv(tmp_path):
+    (kinetics_root(tmp_path) / "val.csv").unlink()
+    with pytest.raises(ValueError, match=r"no val\.csv or validate\.csv"):
+        kinetics400(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("abseiling,eeeeeeeeeee,x,10,train,0", "line 4: x to 10 is not a stretch of time"),
+        ("abseiling,eeeeeeeeeee,10,10,train,0", "line 4"),
+        ("abseiling,eeeeeeeeeee", "line 4"),
+        ("abseiling,../../eeeee,0,10,train,0", r"names '\.\./\.\./eeeee', which is outside the dataset"),
+        ("/etc,eeeeeeeeeee,0,10,train,0", "names '/etc', which is outside the dataset"),
+    ],
+)
+def test_kinetics400_refuses_a_bad_line(tmp_path, line, message):
+    with (kinetics_root(tmp_path) / "train.csv").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=message):
+        kinetics400(tmp_path)
+
+
+def test_kinetics400_names_a_missing_column(tmp_path):
+    write(kinetics_root(tmp_path) / "train.csv", "label,id", "abseiling,x")
+    with pytest.raises(ValueError, match=r"train\.csv has no column 'youtube_id'"):
+        kinetics400(tmp_path)
+
+
+@pytest.mark.parametrize("lists", [".", "mini-kinetics-200", "elsewhere"])
+def test_mini_kinetics200(tmp_path, lists):
+    kinetics_root(tmp_path)
+    write(tmp_path / lists / "train_ytid_list.txt", "-aaaaaaaaaA", "zzzzzzzzzzz")
+    write(tmp_path / lists / "val_ytid_list.txt", "cccccccccc_")
+    train = "train/riding_a_bike/-aaaaaaaaaA_000003_000013.mp4"
+    for name in (train, "train/abseiling/bbbbbbbbbbB_000100_000110.mp4"):
+        touch(tmp_path / name)
+    index = mini_kinetics200(tmp_path, tmp_path / lists if lists == "elsewhere" else None)
+    assert index.classes == ("riding a bike",)
+    assert names(index, tmp_path) == {"train": [(train, 0)], "test": []}
+    assert index.problems == (
+        "train: 1 of 2 listed videos were found (the paper had 78,265)",
+        "train: 1 listed ids have no class in the Kinetics CSV",
+        "test: 0 of 1 listed videos were found (the paper had 4,986)",
+    )
+
+
+def test_mini_kinetics200_says_how_many_even_when_all_are_there(tmp_path):
+    kinetics_root(tmp_path)
+    write(tmp_path / "train_ytid_list.txt", "bbbbbbbbbbB")
+    write(tmp_path / "val_ytid_list.txt", "dddddddddDD")
+    touch(tmp_path / "train" / "bbbbbbbbbbB_000100_000110.mp4")
+    touch(tmp_path / "val" / "dddddddddDD_000007_000017.mp4")
+    index = mini_kinetics200(tmp_path)
+    assert index.problems == (
+        "train: 1 of 1 listed videos were found (the paper had 78,265)",
+        "test: 1 of 1 listed videos were found (the paper had 4,986)",
+    )
+
+
+def test_mini_kinetics200_names_missing_lists(tmp_path):
+    with pytest.raises(ValueError, match=r"no train_ytid_list\.txt in .* or .*mini-kinetics-200"):
+        mini_kinetics200(kinetics_root(tmp_path))
+
+
+def test_mini_kinetics200_refuses_an_escaping_id(tmp_path):
+    kinetics_root(tmp_path)
+    write(tmp_path / "train_ytid_list.txt", "../../x")
+    write(tmp_path / "val_ytid_list.txt", "cccccccccc_")
+    with pytest.raises(ValueError, match=r"train_ytid_list\.txt names '\.\./\.\./x', which is outside the dataset"):
+        mini_kinetics200(tmp_path)
