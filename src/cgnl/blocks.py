@@ -242,7 +242,8 @@ class CGNL(_Residual):
 
 
 def _without_first(coefficients: Tensor) -> Tensor:
-    return F.pad(coefficients[..., 1:], (1, 0))  # [B, G, K]
+    # Not F.pad(c[..., 1:], (1, 0)): torch 2.11 compiles that, on CUDA, to c itself.
+    return torch.cat([torch.zeros_like(coefficients[..., :1]), coefficients[..., 1:]], -1)  # [B, G, K]
 
 
 class NonLocal(_Residual):
