@@ -167,3 +167,9 @@ def test_flops_are_one_multiply_add_for_each_element_and_power():
     with FlopCounterMode(display=False) as counter:
         compact_generalized_non_local(x, x, x, kernel="rbf", groups=2)
     assert counter.get_total_flops() == 2 * 2 * math.prod(x.shape) * 4
+
+
+def test_power_sums_needs_no_position_axis():
+    x, weight = torch.rand(2, 2, 3, 5, dtype=torch.float64).unbind()  # [B, G, C']
+    expected = torch.stack([(weight * x**p).sum(-1) for p in range(3)], -1)
+    assert relative_error(power_sums(x, weight, terms=3), expected) < EXACT

@@ -74,8 +74,7 @@ def generalized_non_local(
     theta_, phi_, g_ = (t.to(dtype).flatten(1).unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, NC']
     pairwise = kernel.exact(theta_.unsqueeze(-1), phi_.unsqueeze(-2))  # [B, G, NC', NC']
     if kernel.constant:
-        squares = (theta_.square() + phi_.square()).sum(-1)  # [B, G]
-        pairwise = pairwise * _beta(kernel, squares)[..., None, None]
+        pairwise = pairwise * _beta(kernel, _squares(theta_) + _squares(phi_)).unsqueeze(-1)
     if normalize:
         pairwise = pairwise / pairwise.sum(-1, keepdim=True)
     with no_autocast(g):
@@ -231,7 +230,7 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _beta(kernel: Kernel, squares: Tensor) -> Tensor:
-    return torch.exp(-kernel.constant * squares)
+    return torch.exp(-kernel.constant * squares)  # [B, G, 1]
 
 
 def _times_each(sums: Tensor, alpha_squared: Sequence[float]) -> Tensor:

@@ -59,7 +59,8 @@ def _power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma:
         if p:
             power = power.mul_(x) if in_place and power is not weight else power * x
         if p >= first:
-            sums.append(power.sum(positions).sum(-1))  # in this order fast for channels_last too
+            total = power.sum(positions) if positions else power  # sum(()) would be over every axis
+            sums.append(total.sum(-1))  # positions before channels: fast for channels_last too
     return torch.stack(sums, -1)  # [B, G, K]
 
 
