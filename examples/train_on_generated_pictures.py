@@ -1,4 +1,4 @@
-"""A CGNL ResNet-18 learns generated pictures on a CPU: the class is which two coloured parts stand far apart.
+"""A CGNL ResNet-18 learns generated pictures on a CPU: the class is which two colours stand far apart.
 
 python examples/train_on_generated_pictures.py [--steps 120] [--block cgnl | nl | residual | none]
 """
@@ -11,23 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cgnl
-
-COLOURS = torch.tensor([[1.0, 0.2, 0.2], [0.2, 1.0, 0.2], [0.2, 0.3, 1.0]])
-CLASSES = len(COLOURS) ** 2  # a colour on the left, a colour on the right
-SIZE, PART = 64, 10
+from cgnl.data.embedded import PARTS, parts
+from cgnl.data.transforms import normalize
 
 
-def pictures(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Noise with a coloured square in the left third and one in the right third. [count, 3, 64, 64], [count]."""
-    x = 0.3 * torch.randn(count, 3, SIZE, SIZE, generator=generator)
-    labels = torch.randint(CLASSES, (count,), generator=generator)
-    rows = torch.randint(SIZE - PART, (count, 2), generator=generator)
-    columns = torch.randint(SIZE // 3 - PART, (count, 2), generator=generator) + torch.tensor([0, 2 * SIZE // 3])
-    for i, label in enumerate(labels.tolist()):
-        for part, colour in enumerate(divmod(label, len(COLOURS))):
-            r, c = rows[i, part], columns[i, part]
-            x[i, :, r : r + PART, c : c + PART] += COLOURS[colour].view(3, 1, 1)
-    return x, labels
+def pictures(seed: int, indices: range) -> tuple[Tensor, Tensor]:
+    """Samples of the embedded dataset ``parts``: [N, 3, 64, 64], [N]."""
+    drawings = [parts(seed, index) for index in indices]
+    return normalize(torch.stack([d.pixels for d in drawings])), torch.tensor([d.label for d in drawings])
 
 
 def main() -> None:
@@ -38,17 +29,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    generator = torch.Generator().manual_seed(args.seed)
 
     block = None if args.block == "none" else args.block
-    model = cgnl.create_model("resnet18", block=block, num_classes=CLASSES)
+    model = cgnl.create_model("resnet18", block=block, num_classes=len(PARTS))
     print(f"ResNet-18, block: {args.block}, {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=args.steps, pct_start=0.2)
 
     start = time.perf_counter()
     for step in range(1, args.steps + 1):
-        x, labels = pictures(args.batch, generator)
+        x, labels = pictures(args.seed, range((step - 1) * args.batch, step * args.batch))
         logits = model(x)
         loss = F.cross_entropy(logits, labels)
         optimizer.zero_grad()
@@ -62,9 +52,9 @@ def main() -> None:
 
     model.eval()
     with torch.no_grad():
-        x, labels = pictures(540, torch.Generator().manual_seed(args.seed + 1))
+        x, labels = pictures(args.seed + 1, range(540))
         correct = sum((model(a).argmax(1) == b).sum() for a, b in zip(x.split(90), labels.split(90), strict=True))
-    print(f"test: {correct / len(labels):.1%} of {len(labels)} new pictures right, chance {1 / CLASSES:.1%}")
+    print(f"test: {correct / len(labels):.1%} of {len(labels)} new pictures right, chance {1 / len(PARTS):.1%}")
 
 
 if __name__ == "__main__":
