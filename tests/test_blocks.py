@@ -95,6 +95,16 @@ def test_non_local_subsamples_a_map_of_one_row():
     assert NonLocal(8, subsample=True)(torch.randn(2, 8, 1, 6)).shape == (2, 8, 1, 6)
 
 
+def test_group_norm_removes_the_attention_but_for_its_sign():
+    x = torch.randn(3, 16, 6, 6, dtype=torch.float64)
+    for norm, removed in (("group", True), ("batch", False)):
+        block = trained(CGNL(16, groups=2, norm=norm).double())
+        attention = block.phi(x).mul(block.g(x)).unflatten(1, (2, -1)).sum((2, 3, 4)).sign()  # [B, G]
+        sign = attention.repeat_interleave(8, 1)[..., None, None]  # [B, C, 1, 1]
+        error = relative_error(x + block.norm(sign * block.z(block.theta(x))), block(x))
+        assert (error < 1e-3) == removed
+
+
 def test_simple_residual_is_cgnl_with_attention_one():
     block = trained(SimpleResidual(8, groups=2).double())
     x = torch.randn(3, 8, 3, 4, dtype=torch.float64)
