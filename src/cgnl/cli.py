@@ -5,11 +5,16 @@ import importlib
 import inspect
 import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from . import __version__
 from .extras import need
 
 COMMANDS = {
+    "train": ("cgnl.engine.train:command", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
+    "eval": ("cgnl.engine.evaluate:command", "test checkpoints by the full protocol: cgnl eval best.ckpt"),
+    "predict": ("cgnl.engine.predict:command", "name what is in files: cgnl predict best.ckpt FILE ..."),
     "data": ("cgnl.data.check:data", "check a dataset: cgnl data check ROOT"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
 }
@@ -22,7 +27,7 @@ def usage() -> str:
         [
             f"cgnl {__version__}: compact generalized non-local networks",
             "",
-            "usage: cgnl COMMAND [--option value | option=value ...]",
+            "usage: cgnl COMMAND [WORD ...] [--option value | option=value ...]",
             "       cgnl COMMAND --help",
             "",
             *lines,
@@ -50,29 +55,81 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(command: str, arguments: list[str]) -> None:
-    """Call a command's function with arguments read from its signature."""
+    """Call a command's function with arguments read from its signature.
+
+    Words fill its parameters in order and then ``*more``; options go by name, and where it takes ``**settings`` by the
+    dotted names of a run's settings too.
+    """
+    module, _, name = COMMANDS[command][0].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    parameters = inspect.signature(function).parameters.values()
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    places = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    settings = setting_names() if any(p.kind is p.VAR_KEYWORD for p in parameters) else []
+    parser = parser_of(command, function, bool(settings))
+    if {"-h", "--help"} & set(arguments):
+        parser.print_help()
+        return
+    switches = [n for n, p in named.items() if p.default is False] + (setting_names(bool) if settings else [])
+    words, options = split(arguments, [*named, *settings], switches)
+    for place in places:
+        if words and place not in options:
+            options[place] = words.pop(0)
+    if words and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ValueError(f"there is no place for {words[0]!r}; cgnl {command} --help says what there is")
+    if missing := [n for n, p in named.items() if p.default is p.empty and n not in options]:
+        raise ValueError(f"{missing[0]} is missing; cgnl {command} --help says what there is")
+    values = parser.parse_args([f"--{n}={v}" for n, v in options.items() if n in named]).as_dict()
+    keywords = {n: values[n] for n in named if n not in places}
+    function(*(values[n] for n in places), *words, **keywords, **{n: v for n, v in options.items() if n not in named})
+
+
+def parser_of(command: str, function: Callable[..., None], settings: bool) -> Any:
+    """A parser of the function's own options, which also describes the settings of a run."""
     jsonargparse = need("jsonargparse", "cli")
-    module, _, function = COMMANDS[command][0].partition(":")
-    function = getattr(importlib.import_module(module), function)
-    options = inspect.signature(function).parameters
-    arguments = [f"--{a}" if re.match(r"[A-Za-z_][\w.-]*=", a) else a for a in arguments]  # option=value
-    check_names(arguments, list(options))
-    parser = jsonargparse.ArgumentParser(prog=f"cgnl {command}", description=COMMANDS[command][1].capitalize() + ".")
-    parser.add_function_arguments(function, as_group=False, as_positional=True)
-    switches = {f"--{name}" for name, option in options.items() if option.default is False}
-    followers = [*arguments, ""][1:]
-    arguments = [  # a switch by itself means yes
-        f"{a}=true" if a in switches and b not in ("true", "false") else a
-        for a, b in zip(arguments, followers, strict=True)
-    ]
-    function(**parser.parse_args(arguments).as_dict())
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    text = COMMANDS[command][1]
+    about = {"prog": f"cgnl {command}", "description": f"{text[0].upper()}{text[1:]}."}
+    usage = {"usage": f"cgnl {command} [WORD ...] [option=value ...]"} if settings else {}
+    parser = jsonargparse.ArgumentParser(**about, **usage)
+    parser.add_function_arguments(function, as_group=False)
+    if settings:
+        parser.add_class_arguments(importlib.import_module("cgnl.engine.config").Config, None)
+    return parser
 
 
-def check_names(arguments: list[str], known: list[str]) -> None:
+def setting_names(of_type: type | None = None) -> list[str]:
+    return importlib.import_module("cgnl.engine.config").keys(of_type)
+
+
+def split(arguments: list[str], known: list[str], switches: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Words, and options as ``--name value``, ``--name=value``, ``name=value`` or a bare ``--switch``."""
+    words: list[str] = []
+    options: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("--") and not re.match(r"[A-Za-z_][\w.-]*=", argument):
+            words.append(argument)
+            continue
+        name, equals, value = argument.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        check_name(name, known)
+        if not equals and name in switches and (not rest or rest[0] not in ("true", "false")):
+            value = "true"
+        elif not equals and not rest:
+            raise ValueError(f"--{name} needs a value")
+        elif not equals:
+            value = rest.pop(0)
+        options[name] = value
+    return words, options
+
+
+def check_name(name: str, known: list[str]) -> None:
     """Refuse a misspelt option with the nearest right one."""
-    for argument in arguments:
-        name = argument.removeprefix("--").partition("=")[0]
-        if argument.startswith("--") and name not in (*known, "help"):
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(known)}"
-            raise ValueError(f"there is no option {name!r}; {hint}")
+    if name in known or (name.startswith("model.options.") and "model.options" in known):
+        return
+    last = {k.rpartition(".")[2]: k for k in reversed(known)} | {k: k for k in known}
+    close = difflib.get_close_matches(name, last, n=1, cutoff=0.4)
+    hint = f"did you mean {last[close[0]]}?" if close else f"there is {', '.join(known)}"
+    raise ValueError(f"there is no option {name!r}; {hint}")

@@ -90,6 +90,15 @@ def resize(pixels: Tensor, height: int, width: int) -> Tensor:
     return functional.resize(pixels, [height, width], antialias=True)
 
 
+def network_input(pixels: Tensor, channels_last: bool = False) -> Tensor:
+    """uint8 [B, 3, H, W], or [B, T, 3, H, W] with time put behind the channels, normalised."""
+    x = normalize(pixels)
+    x = x.movedim(1, 2) if x.ndim == 5 else x  # [B, 3, T, H, W]
+    if not channels_last:
+        return x.contiguous()
+    return x.contiguous(memory_format=torch.channels_last_3d if x.ndim == 5 else torch.channels_last)
+
+
 def normalize(pixels: Tensor) -> Tensor:
     """uint8 to float32 with ImageNet's mean and deviation; any shape whose channels stand third from the end."""
     mean, std = (torch.tensor(v, device=pixels.device).view(3, 1, 1) for v in (MEAN, STD))

@@ -3,7 +3,7 @@
 import importlib
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +24,8 @@ VIDEO_SUFFIXES = frozenset(
 )
 
 Backend = Literal["auto", "pyav", "torchcodec"]
+Pick = Callable[[int], Sequence[int]]
+"""From how many frames a video has to the numbers of those that are wanted."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,10 @@ def probe(path: Path | str) -> VideoInfo:
     return _scan(path).info
 
 
-def read_frames(path: Path | str, indices: Sequence[int], backend: Backend = "auto") -> Tensor:
+def read_frames(path: Path | str, indices: Sequence[int] | Pick, backend: Backend = "auto") -> Tensor:
     """The frames with these numbers, counted from 0 in the order they are shown; repeats and any order are fine.
 
+    A function is given how many frames there are and says which are wanted.
     ``"auto"`` is torchcodec where it can be imported, else PyAV. Each call opens the file for itself, so threads may
     call at once. A frame that is not there raises ``ValueError``, a file that cannot be decoded ``UnreadableError``.
     """
@@ -102,11 +105,13 @@ def _room(frames: int, length: int, stride: int) -> int:
     return max(frames - length * stride, 0)
 
 
-def _check(path: Path, indices: Sequence[int], frames: int) -> None:
-    """Refuse a frame that is not there."""
+def _chosen(path: Path, indices: Sequence[int] | Pick, frames: int) -> Sequence[int]:
+    """The frames that are wanted, if they are there."""
+    indices = indices(frames) if callable(indices) else indices
     for index in indices:
         if not 0 <= index < frames:
             raise ValueError(f"{path} has {frames} frames and no frame {index}")
+    return indices
 
 
 # Folders of frames
@@ -125,10 +130,10 @@ def _frame_files(folder: Path) -> list[Path]:
     return files
 
 
-def _read_folder(folder: Path, indices: Sequence[int]) -> Tensor:
+def _read_folder(folder: Path, indices: Sequence[int] | Pick) -> Tensor:
     """Frames that are images."""
     files = _frame_files(folder)
-    _check(folder, indices, len(files))
+    indices = _chosen(folder, indices, len(files))
     pictures = {index: read_image(files[index]) for index in sorted(set(indices))}
     height, width = next((p.shape[1:] for p in pictures.values()), (0, 0))
     for index, picture in pictures.items():
@@ -290,10 +295,10 @@ def _by_count(path: Path, scan: _Scan, wanted: Collection[int]) -> dict[int, Ten
     raise UnreadableError(path, f"frame {missing} of {scan.info.frames} does not decode")
 
 
-def _read_pyav(path: Path, indices: Sequence[int]) -> Tensor:
+def _read_pyav(path: Path, indices: Sequence[int] | Pick) -> Tensor:
     """Frames by PyAV, decoding from the key frames before them where the packets' times can be trusted."""
     scan = _scan(path)
-    _check(path, indices, scan.info.frames)
+    indices = _chosen(path, indices, scan.info.frames)
     wanted = set(indices)
     pictures = _by_time(path, scan, wanted) if scan.timed else None
     if pictures is None:
@@ -313,7 +318,7 @@ def _torchcodec() -> ModuleType | None:
         return None
 
 
-def _read_torchcodec(path: Path, indices: Sequence[int]) -> Tensor:
+def _read_torchcodec(path: Path, indices: Sequence[int] | Pick) -> Tensor:
     """Frames by torchcodec."""
     decoders = _torchcodec()
     if decoders is None:
@@ -325,7 +330,7 @@ def _read_torchcodec(path: Path, indices: Sequence[int]) -> Tensor:
         frames = len(decoder)
     except (RuntimeError, ValueError) as error:
         raise UnreadableError(path, reason(error)) from error
-    _check(path, indices, frames)
+    indices = _chosen(path, indices, frames)
     try:
         return decoder.get_frames_at(list(indices)).data  # [T, 3, H, W]
     except (RuntimeError, ValueError) as error:

@@ -18,7 +18,8 @@ __all__ = ["NETWORKS", "LoadReport", "create_model", "load_reference_checkpoint"
 NETWORKS: dict[str, Callable[[int, float], nn.Module]] = {
     **{f"resnet{depth}": functools.partial(resnet, depth) for depth in STAGES},
     **{f"resnet{depth}_caffe": functools.partial(resnet, depth, caffe=True) for depth in (50, 101, 152)},
-    **{f"c2d_resnet{depth}": functools.partial(c2d_resnet, depth) for depth in (50, 101)},
+    **{f"c2d_resnet{depth}": functools.partial(c2d_resnet, depth) for depth in (18, 34, 50, 101)},
+    **{f"c2d_resnet{depth}_caffe": functools.partial(c2d_resnet, depth, caffe=True) for depth in (50, 101)},
     **{f"i3d_resnet{depth}": functools.partial(i3d_resnet, depth) for depth in (50, 101)},
 }
 """Name -> function of the number of classes and the dropout."""
@@ -39,7 +40,7 @@ def create_model(
 
     Args:
         name: one of ``cgnl.models.NETWORKS``: ``resnet{18,34,50,101,152}``, ``resnet{50,101,152}_caffe``,
-            ``c2d_resnet{50,101}``, ``i3d_resnet{50,101}``.
+            ``c2d_resnet{18,34,50,101}``, ``c2d_resnet{50,101}_caffe``, ``i3d_resnet{50,101}``.
         block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, or what else ``insert`` takes; None for none.
         blocks: 1 (in res4) or 5 (2 in res3, 3 in res4), placed by ``placement``.
         num_classes: outputs of the classifier.
@@ -68,7 +69,7 @@ def create_model(
 
 
 def _torchvision_weights(name: str, weights: str) -> dict:
-    image_network = name.removeprefix("c2d_").removeprefix("i3d_")
+    image_network = name.removeprefix("c2d_").removeprefix("i3d_").removesuffix("_caffe")
     if name.endswith("_caffe"):
         raise ValueError(f"there is no file {weights}, and torchvision has no weights for {name}")
     known = need("torchvision.models", "vision").get_model_weights(image_network)

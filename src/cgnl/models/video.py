@@ -12,9 +12,9 @@ from ..surgery import STAGES
 from .resnet import resnet
 
 
-def c2d_resnet(depth: int, num_classes: int, dropout: float) -> nn.Module:
+def c2d_resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False) -> nn.Module:
     """Kernels 1 x k x k throughout."""
-    return _video_resnet(depth, num_classes, dropout, temporal_width={})
+    return _video_resnet(resnet(depth, num_classes, dropout, caffe), temporal_width={})
 
 
 def i3d_resnet(depth: int, num_classes: int, dropout: float) -> nn.Module:
@@ -22,7 +22,7 @@ def i3d_resnet(depth: int, num_classes: int, dropout: float) -> nn.Module:
     res2, res3, res4, _ = STAGES[depth]
     wide = {"layer1": range(res2), "layer2": range(0, res3, 2), "layer3": range(0, res4, 2), "layer4": [1]}
     widths = {f"{stage}.{block}.conv1": 3 for stage, blocks in wide.items() for block in blocks}
-    return _video_resnet(depth, num_classes, dropout, {"conv1": 5} | widths)
+    return _video_resnet(resnet(depth, num_classes, dropout), {"conv1": 5} | widths)
 
 
 def inflate_weight(weight: Tensor, temporal_width: int) -> Tensor:
@@ -30,8 +30,7 @@ def inflate_weight(weight: Tensor, temporal_width: int) -> Tensor:
     return weight.unsqueeze(2).repeat(1, 1, temporal_width, 1, 1) / temporal_width  # [O, I, T, kH, kW]
 
 
-def _video_resnet(depth: int, num_classes: int, dropout: float, temporal_width: dict[str, int]) -> nn.Module:
-    model = resnet(depth, num_classes, dropout)
+def _video_resnet(model: nn.Module, temporal_width: dict[str, int]) -> nn.Module:
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Conv2d):
             stride = 2 if name == "conv1" else 1

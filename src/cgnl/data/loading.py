@@ -1,0 +1,180 @@
+"""Batches of views. What is in them follows from seed, epoch and sample: not from who loads them, nor from where."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from .draws import generator
+from .index import UnreadableError
+from .sources import Source
+from .transforms import centre_view, spread_crops, train_view
+from .video import clip_indices, spread_clip_starts
+
+
+class Place(NamedTuple):
+    """Which sample, and in which epoch it is seen."""
+
+    epoch: int
+    sample: int
+
+
+class Item(NamedTuple):
+    """A sample as the network sees it, or no pixels where it could not be read."""
+
+    pixels: Tensor | None
+    label: int
+    sample: int
+    problems: tuple[str, ...]
+
+
+class Batch(NamedTuple):
+    """Samples for one step."""
+
+    pixels: Tensor
+    """uint8. Training: [B, 3, H, W] or [B, T, 3, H, W]. Testing: [B, V, ...], all views of each sample."""
+    labels: Tensor
+    samples: Tensor
+    problems: tuple[str, ...]
+    """A sentence for each file that could not be read."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How samples are seen."""
+
+    size: int | None
+    """Side of the square; None for pixels as they are."""
+    area: tuple[float, float] = (0.08, 1.25)
+    flip: bool = True
+    short_side: int = 256
+    frames: int = 32
+    stride: int = 2
+    clips: int = 1
+    crops: int = 1
+
+
+class TrainSet(Dataset[Item]):
+    """A random view of each sample. One that cannot be read is replaced by the next that can."""
+
+    def __init__(self, source: Source, view: View, seed: int, bad_limit: int):
+        self.source, self.view, self.seed, self.bad_limit = source, view, seed, bad_limit
+
+    def __getitem__(self, place: Place) -> Item:
+        problems: list[str] = []
+        for index in range(place.sample, place.sample + len(self.source)):
+            index %= len(self.source)
+            try:
+                return Item(self._view(index, place), self.source.label(index), index, tuple(problems))
+            except UnreadableError as error:
+                problems.append(str(error))
+                if len(problems) > self.bad_limit:
+                    break
+        return Item(None, -1, place.sample, tuple(problems))
+
+    def _view(self, index: int, place: Place) -> Tensor:
+        view, draws = self.view, generator(self.seed, *place)
+        pixels = self.source.read(index, lambda n: clip_indices(n, view.frames, view.stride, generator=draws))
+        return pixels if view.size is None else train_view(pixels, view.size, draws, view.area, view.flip)
+
+
+class EvalSet(Dataset[Item]):
+    """All views of each sample, [V, ...]: crops of clips for a video, the centre of a picture."""
+
+    def __init__(self, source: Source, view: View):
+        self.source, self.view = source, view
+
+    def __getitem__(self, index: int) -> Item:
+        try:
+            return Item(self._views(index), self.source.label(index), index, ())
+        except UnreadableError as error:
+            return Item(None, self.source.label(index), index, (str(error),))
+
+    def _views(self, index: int) -> Tensor:
+        view = self.view
+        pixels = self.source.read(index, self._frames)
+        if self.source.kind == "images":
+            return (pixels if view.size is None else centre_view(pixels, view.size, view.short_side))[None]
+        if view.size is None:
+            return pixels.unflatten(0, (view.clips, view.frames))
+        crops = spread_crops(pixels, view.size, view.short_side, view.crops)  # [crops, clips * T, 3, S, S]
+        return crops.unflatten(1, (view.clips, view.frames)).flatten(0, 1)
+
+    def _frames(self, count: int) -> list[int]:
+        view = self.view
+        starts = spread_clip_starts(count, view.clips, view.frames, view.stride)
+        return [i for start in starts for i in clip_indices(count, view.frames, view.stride, start)]
+
+
+class TrainBatches(Sampler[list[Place]]):
+    """The batches of a whole run, epoch after epoch, from batch number ``first`` on.
+
+    Every epoch is a permutation of the samples, of which those that do not fill a batch are left out. A process takes
+    its share of each step, so that together they see what one alone would.
+    """
+
+    def __init__(
+        self, count: int, batch_size: int, epochs: int, seed: int, *, first=0, rank=0, world=1, accumulate: int = 1
+    ):
+        if batch_size % (world * accumulate) or not batch_size <= count:
+            raise ValueError(
+                f"a batch of {batch_size} cannot be cut into {world} x {accumulate} equal parts out of {count} samples"
+            )
+        self.count, self.batch_size, self.epochs, self.seed, self.first = count, batch_size, epochs, seed, first
+        self.rank, self.world, self.accumulate = rank, world, accumulate
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self.count // self.batch_size * self.accumulate
+
+    def __len__(self) -> int:
+        """Of the whole run, wherever it begins."""
+        return self.epochs * self.batches_per_epoch
+
+    def __iter__(self) -> Iterator[list[Place]]:
+        share = self.batch_size // self.accumulate  # samples of a part over all processes
+        for epoch in range(self.first // self.batches_per_epoch, self.epochs):
+            order = torch.randperm(self.count, generator=generator(self.seed, epoch)).tolist()
+            begin = max(self.first - epoch * self.batches_per_epoch, 0)
+            for batch in range(begin, self.batches_per_epoch):
+                part = order[batch * share : (batch + 1) * share]
+                yield [Place(epoch, index) for index in part[self.rank :: self.world]]
+
+
+class EvalBatches(Sampler[list[int]]):
+    """Every sample once, in order: each process takes its own, and nothing is repeated to even them out."""
+
+    def __init__(self, count: int, batch_size: int, rank: int = 0, world: int = 1):
+        self.mine, self.batch_size = range(rank, count, world), batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.mine) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for start in range(0, len(self.mine), self.batch_size):
+            yield list(self.mine[start : start + self.batch_size])
+
+
+def collate(items: Sequence[Item]) -> Batch:
+    """Items to a batch; what could not be read is only named."""
+    read = [(item.pixels, item.label, item.sample) for item in items if item.pixels is not None]
+    problems = tuple(problem for item in items for problem in item.problems)
+    pixels = torch.stack([p for p, _, _ in read]) if read else torch.empty(0, dtype=torch.uint8)
+    labels, samples = (torch.tensor([r[i] for r in read], dtype=torch.long) for i in (1, 2))
+    return Batch(pixels, labels, samples, problems)
+
+
+def loader(dataset: TrainSet | EvalSet, batches: Sampler, workers: int, pin_memory: bool = False) -> DataLoader:
+    """A loader of these batches. What a device holds is read by the process that owns it."""
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=pin_memory,
+        persistent_workers=workers > 0,
+        prefetch_factor=4 if workers else None,
+    )

@@ -1,0 +1,135 @@
+"""Where samples come from: files, drawings, or memory."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from .draws import generator
+from .embedded import EMBEDDED
+from .images import read_image
+from .index import Index, Sample, UnreadableError
+from .video import Pick, read_frames
+
+Kind = Literal["images", "videos"]
+
+
+class Source(Protocol):
+    """Samples by number."""
+
+    kind: Kind
+
+    def __len__(self) -> int: ...
+
+    def label(self, index: int) -> int: ...
+
+    def name(self, index: int) -> str: ...
+
+    def read(self, index: int, pick: Pick) -> Tensor:
+        """A picture [3, H, W], or the frames of a video that ``pick`` wants, [T, 3, H, W], in uint8.
+
+        Raises ``UnreadableError`` where there is none.
+        """
+        ...
+
+
+class Files:
+    """Samples of an index."""
+
+    def __init__(self, samples: Sequence[Sample], kind: Kind):
+        self.samples = samples
+        self.kind: Kind = kind
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def label(self, index: int) -> int:
+        return self.samples[index].label
+
+    def name(self, index: int) -> str:
+        return str(self.samples[index].path)
+
+    def read(self, index: int, pick: Pick) -> Tensor:
+        path = self.samples[index].path
+        try:
+            if self.kind == "images":
+                return read_image(path)
+            return read_frames(path, pick)
+        except OSError as error:  # it went away, or its disk did
+            raise UnreadableError(path, error.strerror or error) from error
+
+
+class Drawn:
+    """Samples of an embedded dataset."""
+
+    def __init__(self, dataset: str, seed: int, count: int):
+        self.dataset, self.seed, self.count = dataset, seed, count
+        self.classes, self.draw = EMBEDDED[dataset]
+        self.kind: Kind = "videos" if self.draw(seed, 0).pixels.ndim == 4 else "images"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def label(self, index: int) -> int:
+        return self.draw(self.seed, index).label
+
+    def name(self, index: int) -> str:
+        return f"{self.dataset} {index}"
+
+    def read(self, index: int, pick: Pick) -> Tensor:
+        pixels = self.draw(self.seed, index).pixels
+        return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
+
+
+class Held:
+    """Samples of another source, all decoded once and held in the memory of a device."""
+
+    def __init__(self, source: Source, device: torch.device | str, workers: int = 4):
+        self._source = source
+        self.kind: Kind = source.kind
+
+        def decode(index: int) -> Tensor | UnreadableError:
+            try:
+                return source.read(index, range).to(device)
+            except UnreadableError as error:
+                return error
+
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            self._pixels = list(pool.map(decode, range(len(source))))
+
+    @property
+    def bytes(self) -> int:
+        """Memory that is held."""
+        return sum(p.nbytes for p in self._pixels if isinstance(p, Tensor))
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def label(self, index: int) -> int:
+        return self._source.label(index)
+
+    def name(self, index: int) -> str:
+        return self._source.name(index)
+
+    def read(self, index: int, pick: Pick) -> Tensor:
+        pixels = self._pixels[index]
+        if isinstance(pixels, UnreadableError):
+            raise pixels
+        return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
+
+
+def hold_out(index: Index, share: float, seed: int = 0) -> Index:
+    """The index with a test split: a share of the training samples of each class, and never all of them."""
+    by_class: dict[int, list[Sample]] = {}
+    for sample in index.splits["train"]:
+        by_class.setdefault(sample.label, []).append(sample)
+    test: set[Sample] = set()
+    for label, samples in by_class.items():
+        count = min(max(1, round(share * len(samples))), len(samples) - 1) if share else 0
+        order = torch.randperm(len(samples), generator=generator(seed, label)).tolist()
+        test.update(samples[i] for i in order[:count])
+    train = index.splits["train"]
+    splits = {"train": tuple(s for s in train if s not in test), "test": tuple(s for s in train if s in test)}
+    return Index(index.classes, {**index.splits, **splits}, index.kind, index.problems)

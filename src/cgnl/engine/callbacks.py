@@ -1,0 +1,270 @@
+"""What happens around the steps: checkpoints, the table of epochs, the progress bar, stopping."""
+
+import csv
+import io
+import logging
+import math
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from .checkpoint import read, write
+from .config import Config
+from .schedule import total_epochs
+
+log = logging.getLogger("cgnl")
+
+
+class Stopped(Exception):
+    """The run was asked to stop, and has saved itself."""
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Lightning's checkpoints, written and read as ours are."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
+        write(checkpoint, Path(path))
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:  # noqa: ARG002
+        return read(path)
+
+
+class Clock(pl.Callback):
+    """Where a step stands in its epoch."""
+
+    def __init__(self, config: Config, steps_per_epoch: int):
+        self.config, self.steps_per_epoch = config, steps_per_epoch
+        self.epochs = total_epochs(config.optim)
+        self._last = -1
+
+    def stepped(self, trainer: pl.Trainer) -> bool:
+        """Whether the optimizer has just made a step, and not only taken up gradients."""
+        stepped = trainer.global_step != self._last
+        self._last = trainer.global_step
+        return stepped
+
+    def epoch(self, trainer: pl.Trainer) -> int:
+        """The epoch the last step belongs to, from 1 on."""
+        return math.ceil(trainer.global_step / self.steps_per_epoch)
+
+    def ends_epoch(self, trainer: pl.Trainer) -> bool:
+        return trainer.global_step % self.steps_per_epoch == 0
+
+    def tests(self, trainer: pl.Trainer) -> bool:
+        """Whether a test follows this step."""
+        return trainer.global_step % (self.steps_per_epoch * self.config.test_every) == 0
+
+
+class Table(Clock):
+    """One row for each epoch, in ``metrics.csv``. It lives in the checkpoint, so a run that goes on keeps it."""
+
+    def __init__(self, config: Config, steps_per_epoch: int, folder: Path):
+        super().__init__(config, steps_per_epoch)
+        self.file = folder / "metrics.csv"
+        self.rows: list[dict[str, Any]] = []
+        self.seconds = 0.0
+        self._samples, self._began, self._since = 0, 0.0, 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
+        self._last, self._samples = trainer.global_step, 0
+        self._since = self._began = time.perf_counter()
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        if not self._samples:
+            self._began = time.perf_counter()
+        self._samples += len(batch.labels) * trainer.world_size
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        if not self.stepped(trainer) or not self.ends_epoch(trainer):
+            return
+        results = pl_module.train_tally.compute()
+        pl_module.train_tally.reset()
+        now = time.perf_counter()
+        self.seconds, self._since = self.seconds + now - self._since, now
+        row = {
+            "epoch": self.epoch(trainer),
+            "step": trainer.global_step,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "train_loss": results["loss"],
+            "train_top1": results["top1"],
+            "samples_per_second": self._samples / (now - self._began),
+            "seconds": self.seconds,
+            "unreadable": len(pl_module.problems),
+        }
+        self._samples = 0
+        self.rows.append(row)
+        if trainer.logger is not None:
+            trainer.logger.log_metrics(row, step=trainer.global_step)
+        if not math.isfinite(results["loss"]):
+            raise ValueError(
+                f"the loss of epoch {row['epoch']} is {results['loss']}: lower optim.lr or lengthen optim.warmup_epochs"
+            )
+        if not self.tests(trainer):
+            self.tell(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        if trainer.state.fn != "fit" or not self.rows:
+            return
+        now = time.perf_counter()
+        self.seconds, self._since = self.seconds + now - self._since, now
+        self.rows[-1].update(pl_module.results, seconds=self.seconds)
+        if trainer.logger is not None:
+            trainer.logger.log_metrics(pl_module.results, step=trainer.global_step)
+        self.tell(trainer)
+
+    def tell(self, trainer: pl.Trainer) -> None:
+        """Write the table and say its last row."""
+        row = self.rows[-1]
+        test = f", test top-1 {row['test_top1']:7.2%}, loss {row['test_loss']:.3f}" if "test_top1" in row else ""
+        if trainer.is_global_zero:
+            self.save()
+            log.info(
+                "epoch %*d of %d: loss %.3f, top-1 %7.2f%%%s, %s/s",
+                len(str(self.epochs)),
+                row["epoch"],
+                self.epochs,
+                row["train_loss"],
+                100 * row["train_top1"],
+                test,
+                f"{row['samples_per_second']:,.0f} samples",
+            )
+
+    def save(self) -> None:
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns)
+        writer.writeheader()
+        writer.writerows(self.rows)
+        temporary = self.file.with_name(".metrics.csv.part")
+        temporary.write_text(text.getvalue())
+        temporary.replace(self.file)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": [dict(row) for row in self.rows], "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows, self.seconds = state_dict["rows"], state_dict["seconds"]
+
+
+class Saver(Clock):
+    """``last.ckpt`` after every epoch and every so many steps, ``best.ckpt`` after the best test.
+
+    Ctrl-C and SIGTERM are answered after the step that is under way: it saves and stops. A second one does not wait.
+    """
+
+    def __init__(self, config: Config, steps_per_epoch: int, folder: Path):
+        super().__init__(config, steps_per_epoch)
+        self.folder, self.best, self.asked = folder, -1.0, False
+        self._before: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
+        self._last = trainer.global_step
+
+        def ask(number: int, _: Any) -> None:
+            self.asked = True
+            signal.signal(number, self._before[number])
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._before[number] = signal.signal(number, ask)
+            except ValueError:  # not in the main thread: whoever runs us there stops us there
+                return
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
+        self._restore()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        if not self.stepped(trainer) or self.tests(trainer):
+            return
+        stop = self._stop_here(trainer)
+        if stop or self.ends_epoch(trainer) or trainer.global_step % self.config.save_every == 0:
+            trainer.save_checkpoint(self.folder / "last.ckpt")
+        if stop:
+            raise Stopped
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        if trainer.state.fn != "fit":
+            return
+        top1 = pl_module.results["test_top1"]
+        if top1 > self.best:
+            self.best = top1
+            trainer.save_checkpoint(self.folder / "best.ckpt")
+        trainer.save_checkpoint(self.folder / "last.ckpt")
+        if self._stop_here(trainer, now=True):
+            raise Stopped
+
+    def _stop_here(self, trainer: pl.Trainer, now: bool = False) -> bool:
+        """Whether any process was asked to stop; they agree on it every few steps."""
+        if trainer.world_size == 1:
+            return self.asked
+        if not now and trainer.global_step % 10:
+            return False
+        return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
+
+
+class Bar(Clock):
+    """One progress bar for the whole run: loss, accuracy, samples a second, time left."""
+
+    def __init__(self, config: Config, steps_per_epoch: int, console: Console, unit: str):
+        super().__init__(config, steps_per_epoch)
+        self.unit = unit
+        self.progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("left"),
+            console=console,
+            transient=True,
+        )
+        self._values: Tensor | None = None
+        self._shown_at, self._samples = 0.0, 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
+        total = self.epochs * self.steps_per_epoch
+        self.task = self.progress.add_task("", total=total, completed=trainer.global_step, epoch="", state="")
+        self._shown_at, self._samples = time.perf_counter(), 0
+        self.progress.start()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        self._samples += len(batch.labels) * trainer.world_size
+        passed = time.perf_counter() - self._shown_at
+        if passed < 0.5:
+            return
+        if self._values is not None:
+            loss, top1, count = self._values.tolist()  # copied half a second ago: nobody waits for the device
+            state = f"loss {loss / max(count, 1):.3f}  top-1 {top1 / max(count, 1):.1%}"
+            epoch = f"{max(self.epoch(trainer), 1)}/{self.epochs}"
+            speed = f"{self._samples / passed:,.0f} {self.unit}/s"
+            self.progress.update(self.task, completed=trainer.global_step, epoch=epoch, state=f"{state}  {speed}")
+        tally = pl_module.train_tally
+        self._values = torch.stack((tally.loss, tally.top1, tally.count)).to("cpu", non_blocking=True)
+        self._shown_at, self._samples = time.perf_counter(), 0
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
+        self.progress.stop()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002
+        self.progress.stop()

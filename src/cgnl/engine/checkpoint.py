@@ -1,0 +1,82 @@
+"""Checkpoints: written whole or not at all, and readable without the run they come from."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.sources import Kind
+from ..models import create_model
+from .config import Config, Model, build
+
+PREFIX = "network."
+"""Of the network's entries among the weights."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network and all that is needed to use it."""
+
+    network: nn.Module
+    classes: tuple[str, ...]
+    kind: Kind
+    config: Config
+
+
+def write(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Write a checkpoint under another name and rename it, so that there is always a whole one."""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(dict(checkpoint), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, RuntimeError) as error:
+        temporary.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise OSError(f"{path} cannot be written: {reason}; what was saved before is kept") from error
+
+
+def read(path: Path | str) -> dict[str, Any]:
+    """A checkpoint of ours, without running anything in it."""
+    Path(path).open("rb").close()  # a path that cannot be read is the system's to explain
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # there is no end to what a broken file makes it raise
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path} is not a whole checkpoint: {reason}") from None
+    if not isinstance(checkpoint, dict) or "cgnl" not in checkpoint:
+        raise ValueError(f"{path} is no checkpoint of cgnl train")
+    return checkpoint
+
+
+def open_trained(path: Path | str) -> Trained:
+    """The network of a checkpoint, ready to be used."""
+    checkpoint = read(path)
+    config, classes = build(checkpoint["cgnl"]["config"]), tuple(checkpoint["cgnl"]["classes"])
+    network = build_network(config.model, len(classes), load=False)
+    weights = {n.removeprefix(PREFIX): v for n, v in checkpoint["state_dict"].items() if n.startswith(PREFIX)}
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit the network it names: {str(error).splitlines()[-1].strip()}") from None
+    return Trained(network.eval(), classes, checkpoint["cgnl"]["kind"], config)
+
+
+def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Module:
+    """The network of these settings; ``load`` says whether it starts from their weights."""
+    options = {"blocks": model.blocks, **model.options} if model.block else {}
+    weights = model.weights if load else None
+    return create_model(
+        model.name or "resnet18",
+        block=model.block,
+        num_classes=num_classes,
+        weights=weights,
+        dropout=model.dropout,
+        **options,
+    )

@@ -1,0 +1,322 @@
+"""What a run is told: typed settings, recipes that extend one another, overrides by name. Nothing heavy is imported."""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from ..extras import need
+
+EMBEDDED = ("parts", "relation", "actions")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which samples, and how they are seen."""
+
+    dataset: str | None = None
+    """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, imagenet, ucf101, kinetics400
+    or mini_kinetics200. Nothing: folder where there is a root, else parts."""
+    root: str | None = None
+    """Where the dataset is."""
+    split: int = 1
+    """Which of the three splits of UCF101."""
+    lists: str | None = None
+    """Where the id lists of Mini-Kinetics-200 are, if not in root."""
+    holdout: float = 0.2
+    """Share of each class that is kept for testing where the dataset has no test split."""
+    samples: int = 2000
+    """Training samples of an embedded dataset; a quarter as many are for testing."""
+    size: int = 224
+    """Side of the square the network is trained on."""
+    area: tuple[float, float] = (0.08, 1.25)
+    """Share of the picture that a training crop covers."""
+    flip: bool = True
+    """Whether half of the training samples are mirrored."""
+    test_size: int | None = None
+    """Side of the square the network is tested on. Nothing: size for pictures, test_short_side for videos."""
+    test_short_side: int = 256
+    """Side to which the shorter one is brought before the test crop."""
+    frames: int = 32
+    """Frames of a clip."""
+    stride: int = 2
+    """Every how many-th frame a clip takes."""
+    test_clips: int = 10
+    """Clips of a video in the final test. The tests between epochs take the one in the middle."""
+    test_crops: int = 3
+    """Crops of each of these clips, along the longer side."""
+    workers: int | None = None
+    """Processes that read samples. Nothing: as many as there are cores beside a GPU, else one at most."""
+    cache: Literal["none", "gpu"] = "none"
+    """gpu: decode everything once and keep it in the memory of the device that trains."""
+    bad_limit: int = 100
+    """How many unreadable samples are skipped before the run stops."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Which network."""
+
+    name: str | None = None
+    """One of those `cgnl models` lists. Nothing: resnet18 for pictures, c2d_resnet18 for videos."""
+    block: Literal["cgnl", "cgnlx", "nl", "residual"] | None = "cgnl"
+    """Block that is inserted; null for none."""
+    blocks: int = 1
+    """How many: 1 or 5, where the paper puts them."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the block, such as {groups: 4, norm: group}."""
+    weights: str | None = None
+    """A file of weights to start from, or the name of torchvision's, such as IMAGENET1K_V1."""
+    dropout: float = 0.5
+    """Before the classifier."""
+
+
+@dataclass(frozen=True)
+class Optim:
+    """How it learns: SGD."""
+
+    lr: float | None = None
+    """Learning rate for a global batch of 256; it grows and shrinks with batch_size. Nothing: 0.01 from weights of a
+    trained network, 0.1 from random ones."""
+    batch_size: int = 64
+    """Samples of one step, over all devices and accumulated parts."""
+    accumulate: int = 1
+    """Parts a device cuts its share of a step into, to save memory."""
+    epochs: int = 30
+    """After the warm-up."""
+    warmup_epochs: int = 3
+    """Before the others: the learning rate rises in a line."""
+    schedule: Literal["cosine", "step"] = "cosine"
+    """cosine: down to zero. step: a tenth at each of drops."""
+    drops: tuple[int, ...] = (31, 61, 81)
+    """Epochs, counted from 0 after the warm-up, from which the learning rate is a tenth of what it was before."""
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-4
+    label_smoothing: float = 0.0
+    clip_norm: float | None = None
+    """Gradients longer than this are shortened to it."""
+    ema: float | None = None
+    """Decay of an average of the weights, such as 0.999, that is tested and kept instead of them."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What the paper reports for a row of a table."""
+
+    table: str
+    """Which table and row."""
+    top1: float
+    """Per cent."""
+    top5: float | None = None
+    """Per cent."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run is told."""
+
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    optim: Optim = field(default_factory=Optim)
+    paper: Paper | None = None
+    """What the paper reports, if this is a row of one of its tables."""
+    name: str | None = None
+    """Of the run's folder. Nothing: made from dataset, network and block."""
+    runs: str = "runs"
+    """Folder of all runs."""
+    seed: int = 0
+    devices: int | None = None
+    """GPUs, or processes where there is none, on each machine. Nothing: one."""
+    nodes: int = 1
+    """Machines. Start the command on each by torchrun or SLURM."""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    precision: Literal["auto", "32", "bf16", "16"] = "auto"
+    """auto: bf16 on a GPU, else 32."""
+    channels_last: bool = True
+    compile: bool = False
+    """Compile the network. It starts a minute later and then runs faster."""
+    sync_batchnorm: bool = True
+    """Norms see the samples of all GPUs."""
+    deterministic: bool = False
+    """The same weights to the last bit, each time."""
+    test_every: int = 1
+    """Epochs between tests; the last one is always tested."""
+    save_every: int = 1000
+    """Steps between checkpoints within an epoch."""
+    patience: int | None = None
+    """Stop after this many tests without a better top-1."""
+    tensorboard: bool = False
+    """Write curves for TensorBoard too."""
+
+
+def recipes() -> list[str]:
+    """The names of the recipes that come with cgnl."""
+    names = (file.name.removesuffix(".yaml") for file in _home().iterdir() if file.name.endswith(".yaml"))
+    return sorted(name for name in names if not name.startswith("base"))
+
+
+def read_recipe(recipe: str | Path) -> dict[str, Any]:
+    """A recipe, by name or file, laid over the one it extends."""
+    shipped = _home() / f"{recipe}.yaml"
+    if not shipped.is_file() and not Path(recipe).is_file():
+        raise ValueError(f"there is no recipe {str(recipe)!r}{nearest(str(recipe), recipes())}")
+    file = shipped if shipped.is_file() else Path(recipe)
+    yaml = need("yaml", "cli")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not YAML: {str(error).partition(chr(10))[0]}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no settings")
+    base = content.pop("extends", None)
+    if base is None:
+        return content
+    beside = Path(str(recipe)).parent / f"{base}.yaml"
+    return merge(read_recipe(beside if not shipped.is_file() and beside.is_file() else base), content)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others laid over them."""
+    both = dict(base)
+    for key, value in over.items():
+        deeper = isinstance(value, Mapping) and isinstance(both.get(key), Mapping)
+        both[key] = merge(both[key], value) if deeper else value
+    return both
+
+
+def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Settings from a recipe and overrides such as ``{"optim.lr": 0.02}`` or ``{"optim": {"lr": 0.02}}``."""
+    settings = nested(overrides or {})
+    return build(merge(read_recipe(recipe), settings) if recipe else settings)
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"optim.lr": 0.02}`` as ``{"optim": {"lr": 0.02}}``."""
+    tree: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name.startswith("model.options.") and isinstance(value, str):
+            value = need("yaml", "cli").safe_load(value)  # their types are the block's to know
+        *groups, last = name.split(".")
+        branch: dict[str, Any] = {last: value}
+        for group in reversed(groups):
+            branch = {group: branch}
+        tree = merge(tree, branch)
+    return tree
+
+
+def build(settings: Mapping[str, Any]) -> Config:
+    """Typed settings from plain ones; a key that is misspelt or a value of another type is refused."""
+    check_keys(settings)
+    parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Config, None)
+    try:
+        config = parser.instantiate_classes(parser.parse_object(dict(settings)))
+    except Exception as error:  # jsonargparse's errors have no common type
+        raise ValueError(_reason(error)) from None
+    return check(Config(**{f.name: config[f.name] for f in dataclasses.fields(Config)}))
+
+
+def check(config: Config) -> Config:
+    """The settings, if their numbers make sense."""
+    data, optim = config.data, config.optim
+    positive = {
+        "data.size": data.size,
+        "data.samples": data.samples,
+        "data.frames": data.frames,
+        "data.stride": data.stride,
+        "data.test_clips": data.test_clips,
+        "data.test_crops": data.test_crops,
+        "data.test_size": data.test_size,
+        "data.test_short_side": data.test_short_side,
+        "optim.lr": optim.lr,
+        "optim.batch_size": optim.batch_size,
+        "optim.accumulate": optim.accumulate,
+        "optim.epochs": optim.epochs,
+        "optim.clip_norm": optim.clip_norm,
+        "model.blocks": config.model.blocks,
+        "devices": config.devices,
+        "nodes": config.nodes,
+        "test_every": config.test_every,
+        "save_every": config.save_every,
+        "patience": config.patience,
+    }
+    for name, value in positive.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} = {value} must be more than 0")
+    whole = {"optim.warmup_epochs": optim.warmup_epochs, "data.bad_limit": data.bad_limit, "data.workers": data.workers}
+    for name, value in whole.items():
+        if value is not None and value < 0:
+            raise ValueError(f"{name} = {value} must not be below 0")
+    shares = {"data.holdout": data.holdout, "model.dropout": config.model.dropout, "optim.ema": optim.ema}
+    for name, value in shares.items():
+        if value is not None and not 0 <= value < 1:
+            raise ValueError(f"{name} = {value} must be at least 0 and below 1")
+    if not 0 < data.area[0] <= data.area[1]:
+        raise ValueError(f"data.area = {data.area} must be a small and a large share")
+    return config
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """Settings as dictionaries, lists, numbers and text, as they are written to a file."""
+
+    def value(v: Any) -> Any:
+        if dataclasses.is_dataclass(v):
+            return {f.name: value(getattr(v, f.name)) for f in dataclasses.fields(v)}
+        if isinstance(v, (tuple, list)):
+            return [value(item) for item in v]
+        return v
+
+    return value(config)
+
+
+def to_yaml(config: Config) -> str:
+    """Settings as a recipe."""
+    return need("yaml", "cli").safe_dump(plain(config), sort_keys=False)
+
+
+def keys(of_type: type | None = None) -> list[str]:
+    """The names of all settings, such as ``optim.lr``, or of those of one type."""
+    names = {f"{prefix}{f.name}": f.type for prefix, kind in _KINDS.items() for f in dataclasses.fields(kind)}
+    return [name for name, kind in names.items() if name not in _GROUPS and of_type in (None, kind)]
+
+
+_GROUPS: dict[str, type] = {"data": Data, "model": Model, "optim": Optim, "paper": Paper}
+_KINDS: dict[str, type] = {"": Config} | {f"{name}.": kind for name, kind in _GROUPS.items()}
+
+
+def check_keys(settings: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse a misspelt key with the nearest right one."""
+    known = keys()
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if name in _GROUPS and isinstance(value, Mapping):
+            check_keys(value, f"{name}.")
+        elif name not in known and not (name in _GROUPS and value is None):
+            raise ValueError(f"there is no setting {name!r}{nearest(name, known)}")
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """``; did you mean ...?``, or all there are."""
+    whole = {k.rpartition(".")[2]: k for k in known} | {k: k for k in known}
+    close = difflib.get_close_matches(name, whole, n=1, cutoff=0.5)
+    return f"; did you mean {whole[close[0]]}?" if close else f"; there is {', '.join(known)}"
+
+
+def _reason(error: Exception) -> str:
+    """A message of jsonargparse in one sentence."""
+    text = " ".join(str(error).split())
+    key, given = re.search(r'"([\w.]+)"', text), re.search(r"(?:Given|Got) value: (.*)", text)
+    types = {f"{p}{f.name}": f.type for p, kind in _KINDS.items() for f in dataclasses.fields(kind)}
+    if key is None or given is None or key[1] not in types:
+        return text
+    wanted = types[key[1]].__name__ if isinstance(types[key[1]], type) else types[key[1]]
+    return f"{key[1]} = {given[1]} is not of type {str(wanted).replace('typing.', '')}"
+
+
+def _home() -> Any:
+    return resources.files("cgnl") / "recipes"

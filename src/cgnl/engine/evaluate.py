@@ -1,0 +1,67 @@
+"""``cgnl eval``: test checkpoints by the full protocol."""
+
+import dataclasses
+import json as json_module
+from pathlib import Path
+from typing import Any
+
+from .checkpoint import open_trained
+from .config import build, merge, nested, plain
+from .datasets import open_dataset
+from .loaders import Loaders
+from .words import describe
+
+
+def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
+    """Test a checkpoint; several are tested one by one and averaged, as for the three splits of UCF101.
+
+    Args:
+        checkpoint: best.ckpt or last.ckpt of a run.
+        more: further checkpoints.
+        json: print JSON.
+        settings: what is to be other than in training, such as data.root=elsewhere or data.test_clips=5.
+    """
+    paths = [checkpoint, *more]
+    results = []
+    for path in paths:
+        result = evaluate(path, settings)
+        results.append(result)
+        if not json:
+            print("\n".join([f"{path}{result['of']}", *result["words"]]))
+    top1 = [result["test"]["test_top1"] for result in results]
+    mean = sum(top1) / len(top1)
+    if json:
+        tests = [{"checkpoint": p, **r["test"]} for p, r in zip(paths, results, strict=True)]
+        print(json_module.dumps({"tests": tests, "mean_top1": mean}, indent=2))
+    elif more:
+        print(f"mean of {len(paths)}: top-1 {mean:.2%}")
+
+
+def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The results of a test, in numbers and words."""
+    from .task import Classification
+    from .trainer import make_trainer
+
+    overrides = nested(settings or {})
+    if "model" in overrides:
+        raise ValueError("the network of a checkpoint is what it is: model settings cannot be changed")
+    trained = open_trained(checkpoint)
+    config = build(merge(plain(trained.config), overrides))
+    dataset = open_dataset(config.data)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))
+    if dataset.classes != trained.classes or dataset.kind != trained.kind:
+        raise ValueError(
+            f"{checkpoint} knows {len(trained.classes)} classes of {trained.kind}, "
+            f"which are not the {len(dataset.classes)} classes of {dataset.kind} of {dataset.name}"
+        )
+    trainer = make_trainer(config, logger=False)
+    world = trainer.world_size
+    at_once = max(1, config.optim.batch_size // (world * config.optim.accumulate))
+    task = Classification(trained.network, config, trained.classes, trained.kind, at_once=at_once)
+    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, world)
+    trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
+    of = f", split {config.data.split}" if dataset.name == "ucf101" else ""
+    words = describe(task.results, dataset.kind, len(dataset.classes))
+    if task.problems:
+        words.append(f"{len(task.problems)} samples could not be read: {sorted(task.problems)[0]}")
+    return {"test": task.results, "words": words, "of": of}

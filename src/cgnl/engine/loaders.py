@@ -1,0 +1,65 @@
+"""Loaders for one process of a run."""
+
+import logging
+import os
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..data.loading import EvalBatches, EvalSet, TrainBatches, TrainSet, loader
+from ..data.sources import Held, Source
+from .config import EMBEDDED, Config
+from .datasets import Dataset, view_in_test, view_in_training
+
+log = logging.getLogger("cgnl")
+
+
+@dataclass
+class Loaders:
+    """What process ``rank`` of ``world`` reads, for the device it computes on."""
+
+    config: Config
+    dataset: Dataset
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+    _held: dict[str, Source] = field(default_factory=dict)
+
+    def train(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader:
+        """The training batches of all epochs, from number ``first`` on."""
+        data, seed, accumulate = self.config.data, self.config.seed, self.config.optim.accumulate
+        source = self._source("train", self.dataset.train)
+        batches = TrainBatches(
+            len(source), batch_size, epochs, seed, first=first, rank=self.rank, world=self.world, accumulate=accumulate
+        )
+        return self._loader(TrainSet(source, view_in_training(data), seed, data.bad_limit), batches)
+
+    def test(self, batch_size: int, full: bool) -> DataLoader:
+        """Every test sample once, with all its views or one."""
+        view = view_in_test(self.config.data, self.dataset.kind, full)
+        source = self._source("test", self.dataset.test)
+        at_once = max(1, batch_size // (view.clips * view.crops))
+        return self._loader(EvalSet(source, view), EvalBatches(len(source), at_once, self.rank, self.world))
+
+    def _source(self, split: str, source: Source) -> Source:
+        """The samples, decoded once where that is asked for."""
+        if self.config.data.cache == "none":
+            return source
+        if split not in self._held:
+            self._held[split] = held = Held(source, self.device, self._workers())
+            log.info("%s samples decoded: %.1f GiB held on %s", split, held.bytes / 2**30, self.device)
+        return self._held[split]
+
+    def _loader(self, samples: TrainSet | EvalSet, batches: TrainBatches | EvalBatches) -> DataLoader:
+        held = self.config.data.cache == "gpu"  # read by the process that owns the device
+        return loader(samples, batches, 0 if held else self._workers(), self.device.type == "cuda" and not held)
+
+    def _workers(self) -> int:
+        """How many processes read samples."""
+        if self.config.data.workers is not None:
+            return self.config.data.workers
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if self.device.type == "cuda":
+            return min(16, max(1, cores // (self.config.devices or 1)))
+        return 0 if self.dataset.name in EMBEDDED else min(1, cores - 1)

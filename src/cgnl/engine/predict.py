@@ -1,0 +1,140 @@
+"""``cgnl predict``: name what is in files, with a checkpoint and nothing else."""
+
+import csv as csv_module
+import json as json_module
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..data.images import is_image_file
+from ..data.index import Sample
+from ..data.loading import EvalSet
+from ..data.sources import Files, Kind
+from ..data.transforms import network_input
+from ..data.video import is_video_file
+from .checkpoint import Trained, open_trained
+from .datasets import view_in_test
+
+AT_ONCE = 8
+"""Views that go through the network together."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a file shows: class names and probabilities, the likeliest first; or why it could not be read."""
+
+    path: Path
+    classes: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    problem: str | None = None
+
+
+def command(
+    checkpoint: str, *files: str, top: int = 5, json: bool = False, csv: bool = False, device: str = "auto"
+) -> None:
+    """Name what is in files.
+
+    Args:
+        checkpoint: best.ckpt or last.ckpt of a run.
+        files: pictures, videos, folders of frames, or folders of these.
+        top: how many classes to name.
+        json: print JSON.
+        csv: print CSV.
+        device: cpu, cuda, or auto.
+    """
+    if top < 1 or (json and csv):
+        raise ValueError("give --json or --csv, not both" if top >= 1 else f"top = {top} must be at least 1")
+    if not files:
+        raise ValueError("name a file or a folder to look at")
+    trained = open_trained(checkpoint)
+    paths = find(files, trained.kind)
+    results = predictions(trained, paths, top, device)
+    failed = (_json if json else _csv if csv else _table)(results)
+    for sentence in failed:
+        print(f"cgnl predict: {sentence}", file=sys.stderr)
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(paths)} could not be read")
+
+
+def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
+    """The pictures or videos that are meant; a folder stands for all that are in it."""
+    wanted = is_image_file if kind == "images" else is_video_file
+    found: list[Path] = []
+    for path in map(Path, files):
+        if not path.exists():
+            raise ValueError(f"there is no {path}")
+        if not path.is_dir():
+            if kind == "videos" and is_image_file(path):
+                raise ValueError(f"{path} is a picture, and the network was trained on videos")
+            if kind == "images" and is_video_file(path):
+                raise ValueError(f"{path} is a video, and the network was trained on pictures")
+            found.append(path)
+            continue
+        folders = [path, *sorted(p for p in path.rglob("*") if p.is_dir())]
+        inside = [p for p in sorted(path.rglob("*")) if p.is_file() and wanted(p)]
+        if kind == "videos":
+            inside += [f for f in folders if any(map(is_image_file, f.iterdir()))]
+        if not inside:
+            raise ValueError(f"{path} holds no {'pictures' if kind == 'images' else 'videos'}")
+        found += inside
+    return found
+
+
+@torch.inference_mode()
+def predictions(
+    trained: Trained, paths: Sequence[Path | str], top: int = 5, device: str = "auto"
+) -> Iterator[Prediction]:
+    """What each file shows; for a video the probabilities are averaged over its clips and crops."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    network = trained.network.to(device).eval()
+    files = Files([Sample(Path(p), 0) for p in paths], trained.kind)
+    samples = EvalSet(files, view_in_test(trained.config.data, trained.kind))
+    for index, path in enumerate(map(Path, paths)):
+        item = samples[index]
+        if item.pixels is None:
+            yield Prediction(path, problem=item.problems[0])
+            continue
+        logits = [network(network_input(part.to(device))) for part in item.pixels.split(AT_ONCE)]
+        scores = torch.cat(logits).float().softmax(1).mean(0)  # [K]
+        best = scores.topk(min(top, len(trained.classes)))
+        names = tuple(trained.classes[i] for i in best.indices.tolist())
+        yield Prediction(path, names, tuple(best.values.tolist()))
+
+
+def _table(results: Iterator[Prediction]) -> list[str]:
+    failed = []
+    for r in results:
+        if r.problem:
+            failed.append(r.problem)
+            continue
+        print(r.path)
+        for name, probability in zip(r.classes, r.probabilities, strict=True):
+            print(f"  {probability:7.2%}  {name}")
+    return failed
+
+
+def _json(results: Iterator[Prediction]) -> list[str]:
+    failed, rows = [], []
+    for r in results:
+        if r.problem:
+            failed.append(r.problem)
+        pairs = zip(r.classes, r.probabilities, strict=True)
+        found = [{"class": name, "probability": probability} for name, probability in pairs]
+        rows.append({"file": str(r.path), "problem": r.problem} if r.problem else {"file": str(r.path), "top": found})
+    print(json_module.dumps(rows, indent=2))
+    return failed
+
+
+def _csv(results: Iterator[Prediction]) -> list[str]:
+    failed = []
+    writer = csv_module.writer(sys.stdout)
+    writer.writerow(("file", "rank", "class", "probability"))
+    for r in results:
+        if r.problem:
+            failed.append(r.problem)
+        for rank, (name, probability) in enumerate(zip(r.classes, r.probabilities, strict=True), start=1):
+            writer.writerow((r.path, rank, name, f"{probability:.6f}"))
+    return failed

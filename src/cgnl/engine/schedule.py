@@ -1,0 +1,31 @@
+"""The learning rate as a function of the step. Imports nothing."""
+
+import math
+
+from .config import Optim
+
+BATCH_OF_THE_RATE = 256
+"""The learning rate is given for this many samples a step."""
+
+
+def peak(optim: Optim, batch_size: int, pretrained: bool) -> float:
+    """The highest learning rate, for a global batch of this size."""
+    rate = optim.lr if optim.lr is not None else (0.01 if pretrained else 0.1)
+    return rate * batch_size / BATCH_OF_THE_RATE
+
+
+def factor(optim: Optim, steps_per_epoch: int, step: int) -> float:
+    """The share of the highest learning rate that step number ``step``, counted from 0, is made with."""
+    warmup = optim.warmup_epochs * steps_per_epoch
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    after = step - warmup
+    if optim.schedule == "step":
+        epoch = after // steps_per_epoch  # of the epochs after the warm-up, counted from 0
+        return 0.1 ** sum(epoch >= drop for drop in optim.drops)
+    return 0.5 * (1 + math.cos(math.pi * min(after / (optim.epochs * steps_per_epoch), 1)))
+
+
+def total_epochs(optim: Optim) -> int:
+    """Warm-up and what follows it."""
+    return optim.warmup_epochs + optim.epochs

@@ -1,0 +1,161 @@
+"""The Lightning module: one training step, one test, the optimizer."""
+
+import logging
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+import torchmetrics
+from torch import Tensor, nn
+
+from ..data.draws import generator
+from ..data.loading import Batch
+from ..data.sources import Kind
+from ..data.transforms import network_input
+from . import schedule
+from .config import Config, plain
+
+log = logging.getLogger("cgnl")
+
+
+class Tally(torchmetrics.Metric):
+    """Loss, top-1 and top-5 accuracy over samples that are counted once each, over all processes."""
+
+    full_state_update = False
+
+    loss: Tensor
+    top1: Tensor
+    top5: Tensor
+    count: Tensor
+
+    def __init__(self):
+        super().__init__()
+        for name in ("loss", "top1", "top5", "count"):
+            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum", persistent=True)
+
+    def update(self, losses: Tensor, scores: Tensor, labels: Tensor) -> None:
+        """``losses`` [B] or their mean, ``scores`` [B, K], ``labels`` [B]."""
+        best = scores.topk(min(5, scores.shape[1]), dim=1).indices == labels[:, None]  # [B, 5]
+        self.loss += losses.detach().double().mean() * len(labels)
+        self.top1 += best[:, 0].sum()
+        self.top5 += best.sum()
+        self.count += len(labels)
+
+    def compute(self) -> dict[str, float]:
+        count = max(float(self.count), 1.0)
+        return {
+            "loss": float(self.loss) / count,
+            "top1": float(self.top1) / count,
+            "top5": float(self.top5) / count,
+            "count": float(self.count),
+        }
+
+
+class Classification(pl.LightningModule):
+    """A network that learns to name samples."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        config: Config,
+        classes: tuple[str, ...],
+        kind: Kind,
+        lr: float = 0.0,
+        steps_per_epoch: int = 1,
+        at_once: int = 1,
+    ):
+        super().__init__()
+        self.network, self.config, self.classes, self.kind = network, config, classes, kind
+        self.train_tally, self.test_tally, self.view_tally = Tally(), Tally(), Tally()
+        self.lr, self.steps_per_epoch, self.at_once = lr, steps_per_epoch, at_once
+        self.problems: set[str] = set()
+        """Sentences on files that could not be read."""
+        self.results: dict[str, float] = {}
+        """Of the last test."""
+        if config.channels_last:
+            network.to(memory_format=torch.channels_last_3d if kind == "videos" else torch.channels_last)
+        if config.compile:
+            network.compile()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """uint8 [B, 3, H, W] or [B, T, 3, H, W] -> [B, K]."""
+        return self.network(network_input(pixels, self.config.channels_last)).float()
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        self.note(batch)
+        if not len(batch.labels):
+            raise ValueError(f"no sample of a batch could be read: {batch.problems[0]}")
+        draws = generator(self.config.seed, batch_idx, self.global_rank)  # dropout follows from the step alone
+        torch.manual_seed(draws.initial_seed())
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002
+        logits = self(batch.pixels)
+        loss = F.cross_entropy(logits, batch.labels, label_smoothing=self.config.optim.label_smoothing)
+        self.train_tally.update(loss, logits.detach(), batch.labels)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002
+        self.note(batch)
+        if not len(batch.labels):
+            return
+        views = batch.pixels.shape[1]
+        parts = batch.pixels.flatten(0, 1).split(self.at_once)
+        logits = torch.cat([self(part) for part in parts])  # [B * V, K]
+        labels = batch.labels.repeat_interleave(views)
+        self.view_tally.update(F.cross_entropy(logits, labels), logits, labels)
+        scores = logits.softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
+        self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), scores, batch.labels)
+
+    def on_validation_epoch_start(self) -> None:
+        if self.trainer.world_size > 1:  # test what the first process will save
+            for buffer in self.network.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+    def on_validation_epoch_end(self) -> None:
+        results, views = self.test_tally.compute(), self.view_tally.compute()
+        self.results = {f"test_{name}": value for name, value in results.items()}
+        if self.kind == "videos":
+            self.results["test_clip_top1"] = views["top1"]
+            self.results["test_views"] = views["count"] / max(results["count"], 1)
+        for tally in (self.test_tally, self.view_tally):
+            tally.reset()
+        self.log("test_top1", self.results["test_top1"])
+
+    def note(self, batch: Batch) -> None:
+        """Count unreadable samples, and stop when there are too many."""
+        new = set(batch.problems) - self.problems
+        self.problems |= new
+        for problem in sorted(new):
+            log.warning("skipped: %s", problem)
+        if len(self.problems) > self.config.data.bad_limit:
+            raise ValueError(
+                f"{len(self.problems)} samples cannot be read, which is more than data.bad_limit = "
+                f"{self.config.data.bad_limit}; one is: {sorted(self.problems)[0]}"
+            )
+
+    def configure_optimizers(self) -> Any:
+        optim = self.config.optim
+        sgd = torch.optim.SGD(
+            self.network.parameters(),
+            lr=self.lr,
+            momentum=optim.momentum,
+            weight_decay=optim.weight_decay,
+            nesterov=optim.nesterov,
+            fused=self.device.type == "cuda",
+        )
+        rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: schedule.factor(optim, self.steps_per_epoch, step))
+        return {"optimizer": sgd, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["cgnl"] = {
+            "config": plain(self.config),
+            "classes": list(self.classes),
+            "kind": self.kind,
+            "results": dict(self.results),
+            "problems": sorted(self.problems),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.problems = set(checkpoint["cgnl"]["problems"])
+        self.results = dict(checkpoint["cgnl"]["results"])

@@ -1,0 +1,96 @@
+"""Lightning's trainer for the machine that is there."""
+
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities import rank_zero_only
+
+from ..extras import need
+from .config import Config
+
+PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+def first_process() -> bool:
+    """Whether this is the process that speaks and writes."""
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def seed_everything(seed: int) -> None:
+    """Seed what draws the first weights."""
+    pl.seed_everything(seed, verbose=False)
+
+
+def make_trainer(config: Config, **options: Any) -> pl.Trainer:
+    """Lightning's trainer for the machine that is there."""
+    quiet()
+    world = (config.devices or 1) * config.nodes
+    accelerator = config.accelerator
+    if accelerator == "auto":
+        accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+    elif accelerator == "gpu" and not torch.cuda.is_available():
+        raise ValueError("accelerator = gpu, but there is none")
+    if accelerator == "gpu" and (config.devices or 1) > torch.cuda.device_count():
+        raise ValueError(f"devices = {config.devices}, but there are {torch.cuda.device_count()} GPUs")
+    precision = config.precision
+    if precision == "auto":
+        precision = "bf16" if accelerator == "gpu" else "32"
+    strategy: Any = "auto"
+    if world > 1:  # norms are synchronised, or else every process keeps its own until a test
+        strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+    if accelerator == "gpu":
+        torch.set_float32_matmul_precision("high")
+    return pl.Trainer(
+        accelerator=accelerator,
+        devices=config.devices or 1,
+        num_nodes=config.nodes,
+        strategy=strategy,
+        precision=PRECISIONS[precision],
+        sync_batchnorm=config.sync_batchnorm and world > 1 and accelerator == "gpu",
+        deterministic=config.deterministic,
+        benchmark=not config.deterministic,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=config.runs,
+        **options,
+    )
+
+
+def averaging(config: Config) -> list[Any]:
+    """The average of the weights, if it is asked for."""
+    return [EMAWeightAveraging(decay=config.optim.ema)] if config.optim.ema else []
+
+
+def stopping(config: Config) -> list[Any]:
+    """Stopping when tests do not get better, if it is asked for."""
+    if config.patience is None:
+        return []
+    return [EarlyStopping("test_top1", mode="max", patience=config.patience)]
+
+
+def tensorboard(config: Config, folder: Path) -> Any:
+    """A TensorBoard logger, if it is asked for."""
+    if not config.tensorboard:
+        return False
+    need("tensorboard", "all")
+    return TensorBoardLogger(str(folder), name=None, version="tensorboard")
+
+
+def quiet() -> None:
+    """Let Lightning speak only when something is wrong."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", category=UserWarning, message=".*lr_scheduler.step.*")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
