@@ -314,8 +314,8 @@ def _reason(error: Exception) -> str:
     types = {f"{p}{f.name}": f.type for p, kind in _KINDS.items() for f in dataclasses.fields(kind)}
     if key is None or given is None or key[1] not in types:
         return text
-    wanted = types[key[1]].__name__ if isinstance(types[key[1]], type) else types[key[1]]
-    return f"{key[1]} = {given[1]} is not of type {str(wanted).replace('typing.', '')}"
+    wanted = re.sub(r"typing\.|<class '|'>", "", str(types[key[1]]))
+    return f"{key[1]} = {given[1]} is not of type {wanted}"
 
 
 def _home() -> Any:
