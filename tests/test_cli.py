@@ -3,10 +3,13 @@ import importlib.metadata
 import json
 import subprocess
 import sys
+import types
+from typing import Any
 
 import pytest
 
 import cgnl
+from cgnl import cli
 from cgnl.cli import COMMANDS, main
 from cgnl.extras import need
 
@@ -69,9 +72,10 @@ def test_main_command_explains_itself(run, command):
 @pytest.mark.parametrize(
     "options",
     [
-        ["name=resnet18", "block=cgnl", "size=32"],
-        ["--name", "resnet18", "--block", "cgnl", "--size", "32"],
-        ["--name=resnet18", "--block", "cgnl", "size=32"],
+        ["name=c2d_resnet18", "block=cgnl", "size=32"],
+        ["--name", "c2d_resnet18", "--block", "cgnl", "--size", "32"],
+        ["--name=c2d_resnet18", "--block", "cgnl", "size=32"],
+        ["c2d_resnet18", "cgnl", "size=32"],
     ],
     ids=" ".join,
 )
@@ -79,7 +83,7 @@ def test_main_models_takes_options_either_way(run, options, flag):
     status, out, err = run("models", *options, *flag)
     assert (status, err) == (0, "")
     (row,) = json.loads(out)
-    assert (row["network"], row["blocks"], row["input"]) == ("resnet18", "1 cgnl", "32 x 32")
+    assert (row["network"], row["blocks"], row["input"]) == ("c2d_resnet18", "1 cgnl", "32 x 32 x 32")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def test_main_models_explains_an_error_in_one_line(run, options, message):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", ["--nonsense=1", "nonsense=1", "size=large", "block=gcnl", "resnet18"])
+@pytest.mark.parametrize("option", ["--nonsense=1", "nonsense=1", "size=large", "block=gcnl", "vgg16"])
 def test_main_models_refuses_what_it_cannot_read(run, option):
     status, out, err = run("models", option)
     assert (status, out) == (2, "")
@@ -180,6 +184,139 @@ print(list(cgnl.insert(torch.nn.Sequential(torch.nn.Conv2d(3, 16, 1)), "cgnl", "
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "['0', '0_cgnl']\n"
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """What the functions of ``cgnl train``, ``predict`` and ``copy`` are called with."""
+    calls: list[dict[str, Any]] = []
+
+    def train(recipe: str | None = None, *, resume: bool = False, **settings: Any) -> None:
+        calls.append({"recipe": recipe, "resume": resume, **settings})
+
+    def predict(checkpoint: str, *files: str, top: int = 5, json: bool = False) -> None:
+        calls.append({"checkpoint": checkpoint, "files": files, "top": top, "json": json})
+
+    def copy(source: str, target: str, size: int = 1) -> None:
+        calls.append({"source": source, "target": target, "size": size})
+
+    module = types.ModuleType("recorder")
+    for function in (train, predict, copy):
+        setattr(module, function.__name__, function)
+        monkeypatch.setitem(COMMANDS, function.__name__, (f"recorder:{function.__name__}", "do it"))
+    monkeypatch.setitem(sys.modules, "recorder", module)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["a", "b"], {"source": "a", "target": "b", "size": 1}),
+        (["a", "b", "3"], {"source": "a", "target": "b", "size": 3}),
+        (["source=a", "b"], {"source": "a", "target": "b", "size": 1}),
+        (["b", "--source", "a", "size=3"], {"source": "a", "target": "b", "size": 3}),
+        (["--target=b", "a", "3"], {"source": "a", "target": "b", "size": 3}),
+        (["./a=b", "-"], {"source": "./a=b", "target": "-", "size": 1}),
+        (["source=a=b", "target="], {"source": "a=b", "target": "", "size": 1}),
+    ],
+    ids=str,
+)
+def test_main_words_fill_parameters_in_order(run, recorded, arguments, expected):
+    assert run("copy", *arguments) == (0, "", "")
+    assert recorded == [expected]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["best.ckpt", "1.png", "2.png", "--top", "3", "--json"],
+        ["--json", "best.ckpt", "1.png", "top=3", "2.png"],
+        ["1.png", "2.png", "--checkpoint=best.ckpt", "--top=3", "json=true"],
+    ],
+    ids=" ".join,
+)
+def test_main_words_left_over_are_the_files(run, recorded, arguments):
+    assert run("predict", *arguments) == (0, "", "")
+    assert recorded == [{"checkpoint": "best.ckpt", "files": ("1.png", "2.png"), "top": 3, "json": True}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "resume"),
+    [([], False), (["--resume"], True), (["--resume", "true"], True), (["--resume", "false"], False),
+     (["resume=true"], True), (["--resume=false"], False)],
+    ids=str,
+)  # fmt: skip
+def test_main_switch_needs_no_value(run, recorded, arguments, resume):
+    assert run("train", *arguments, "parts") == (0, "", "")
+    assert recorded == [{"recipe": "parts", "resume": resume}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        (["optim.lr=0.02"], {"optim.lr": "0.02"}),
+        (["--optim.lr", "0.02"], {"optim.lr": "0.02"}),
+        (["--optim.batch-size=8"], {"optim.batch_size": "8"}),
+        (["--optim.lr", "-1"], {"optim.lr": "-1"}),
+        (["--deterministic"], {"deterministic": "true"}),
+        (["--deterministic", "false"], {"deterministic": "false"}),
+        (["--data.flip", "--compile"], {"data.flip": "true", "compile": "true"}),
+        (["model.options.groups=4"], {"model.options.groups": "4"}),
+        (["data.root=a=b"], {"data.root": "a=b"}),
+        (["seed=1", "--seed=2"], {"seed": "2"}),
+    ],
+    ids=str,
+)
+def test_main_train_passes_settings_by_their_dotted_names(run, recorded, arguments, settings):
+    assert run("train", *arguments, "parts") == (0, "", "")
+    assert recorded == [{"recipe": "parts", "resume": False, **settings}]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("train", ["optim.lrr=1"], "there is no option 'optim.lrr'; did you mean optim.lr?"),
+        ("train", ["lr=1"], "there is no option 'lr'; did you mean optim.lr?"),
+        ("train", ["--batch-size", "8"], "there is no option 'batch_size'; did you mean optim.batch_size?"),
+        ("train", ["--resum"], "there is no option 'resum'; did you mean resume?"),
+        ("predict", ["--jsn"], "there is no option 'jsn'; did you mean json?"),
+        ("predict", ["zzzz=1"], "there is no option 'zzzz'; there is checkpoint, top, json"),
+        ("train", ["--optim.lr"], "--optim.lr needs a value"),
+        ("predict", ["best.ckpt", "--top"], "--top needs a value"),
+        ("predict", [], "checkpoint is missing; cgnl predict --help says what there is"),
+        ("copy", ["a"], "target is missing; cgnl copy --help says what there is"),
+        ("copy", ["a", "b", "3", "d"], "there is no place for 'd'; cgnl copy --help says what there is"),
+        ("train", ["parts", "resume"], "there is no place for 'resume'; cgnl train --help says what there is"),
+    ],
+    ids=str,
+)
+def test_main_says_what_is_wrong_with_the_arguments(run, recorded, command, arguments, message):
+    assert run(command, *arguments) == (2, "", f"cgnl {command}: {message}\n")
+    assert recorded == []
+
+
+@pytest.mark.parametrize("flag", [["--help"], ["-h"], ["parts", "seed=1", "--help"]], ids=" ".join)
+def test_main_train_help_explains_the_settings(run, recorded, flag):
+    status, out, err = run("train", *flag)
+    assert (status, err, recorded) == (0, "", [])
+    text = " ".join(out.split())
+    for name in cli.setting_names():
+        assert f"--{name} " in text or name.startswith("paper.")
+    assert "--optim.batch_size BATCH_SIZE Samples of one step, over all devices and accumulated parts." in text
+    assert "The same weights to the last bit, each time. (type: bool, default: False)" in text
+
+
+def test_main_train_help_names_only_options_it_takes(run, recorded):
+    _, out, _ = run("train", "--help")
+    listed = {line.split()[0].removeprefix("--") for line in out.splitlines() if line.startswith("  --")}
+    assert listed - {"recipe", "resume", *cli.setting_names()} == set()
+    assert (len(listed) > 50, recorded) == (True, [])
+
+
+def test_main_train_help_loads_no_trainer():
+    script = "import sys; from cgnl.cli import main; main(['train', '--help']); print('lightning' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_main_models_needs_no_options(run):

@@ -1,5 +1,6 @@
 """The ``cgnl`` command. Nothing heavy is imported before a command is chosen."""
 
+import argparse
 import difflib
 import importlib
 import inspect
@@ -95,6 +96,9 @@ def parser_of(command: str, function: Callable[..., None], settings: bool) -> An
     parser.add_function_arguments(function, as_group=False)
     if settings:
         parser.add_class_arguments(importlib.import_module("cgnl.engine.config").Config, None)
+        for action in parser._actions:  # a group is no setting
+            if action.dest in ("data", "model", "optim", "paper", "paper.help"):
+                action.help = argparse.SUPPRESS
     return parser
 
 
@@ -115,13 +119,13 @@ def split(arguments: list[str], known: list[str], switches: list[str]) -> tuple[
         name, equals, value = argument.removeprefix("--").partition("=")
         name = name.replace("-", "_")
         check_name(name, known)
-        if not equals and name in switches and (not rest or rest[0] not in ("true", "false")):
+        if not equals and name in switches and (not rest or rest[0].lower() not in ("true", "false")):
             value = "true"
         elif not equals and not rest:
             raise ValueError(f"--{name} needs a value")
         elif not equals:
             value = rest.pop(0)
-        options[name] = value
+        options[name] = value.lower() if name in switches else value
     return words, options
 
 

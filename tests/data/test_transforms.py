@@ -51,21 +51,62 @@ def test_random_box_of_too_large_an_area_is_the_largest_centred_part():
     assert transforms.random_box(300, 320, generator(0), area=(1.2, 1.25)) == transforms.Box(0, 0, 300, 320)
 
 
-def test_train_view_treats_a_clip_as_one_picture():
+def test_random_part_of_a_clip_is_that_of_a_picture():
     still = picture(48, 64)
     for sample in range(8):
-        alone = transforms.train_view(still, 24, generator(0, sample))
-        clip = transforms.train_view(still.expand(5, 3, 48, 64), 24, generator(0, sample))
-        assert alone.shape == (3, 24, 24)
+        alone, flip = transforms.random_part(still, generator(0, sample))
+        clip, flips = transforms.random_part(still.expand(5, 3, 48, 64), generator(0, sample))
+        assert flips == flip
         assert all(torch.equal(frame, alone) for frame in clip)
 
 
-def test_train_view_flips_half_of_the_time():
-    ramp = torch.arange(64, dtype=torch.uint8).expand(3, 64, 64)
-    views = [transforms.train_view(ramp, 32, generator(0, i)).float() for i in range(400)]
-    assert 0.4 < sum(bool(v[..., 0].mean() > v[..., -1].mean()) for v in views) / 400 < 0.6
-    assert all(v[..., 0].mean() < v[..., -1].mean() for v in
-               (transforms.train_view(ramp, 32, generator(0, i), flip=False).float() for i in range(20)))  # fmt: skip
+def test_random_part_is_the_random_box():
+    pixels = picture(48, 64)
+    box = transforms.random_box(48, 64, generator(0, 1), area=(0.1, 0.2))
+    part, _ = transforms.random_part(pixels, generator(0, 1), area=(0.1, 0.2))
+    assert torch.equal(part, pixels[:, box.top : box.top + box.height, box.left : box.left + box.width])
+
+
+def test_random_part_flips_half_of_the_time():
+    pixels = picture(8, 8)
+    flips = [transforms.random_part(pixels, generator(0, i))[1] for i in range(400)]
+    assert 0.4 < sum(flips) / 400 < 0.6
+    assert not any(transforms.random_part(pixels, generator(0, i), flip=False)[1] for i in range(20))
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 40])
+def test_bilinear_weights_are_those_of_an_antialiased_resize(size):
+    lengths = [1, 5, 16, 37, 40]
+    weights = transforms.bilinear_weights(lengths, size)
+    assert weights.shape == (5, size, 40)
+    for row, length in zip(weights, lengths, strict=True):
+        line = torch.rand(1, 1, 1, length)
+        expected = torch.nn.functional.interpolate(line, (1, size), mode="bilinear", antialias=True)[0, 0, 0]
+        assert (row[:, :length] @ line[0, 0, 0] - expected).abs().max() < 1e-5
+        assert row[:, length:].abs().sum() == 0
+
+
+def resized(shapes: list[tuple[int, ...]], device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Parts as ``resize_all`` and as ``resize`` make them, 24 x 24."""
+    parts = [torch.randint(256, shape, dtype=torch.uint8) for shape in shapes]
+    together = transforms.resize_all([part.to(device) for part in parts], 24)
+    return [(t.cpu(), transforms.resize(part, 24, 24)) for t, part in zip(together, parts, strict=True)]
+
+
+SHAPES = {"pictures": [(3, 48, 64), (3, 7, 90), (3, 24, 24)], "clips": [(4, 3, 48, 64), (4, 3, 30, 5)]}
+
+
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_resize_all_resizes_each(shapes):
+    assert all(torch.equal(one, alone) for one, alone in resized(shapes, "cpu"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_resize_all_on_a_gpu_differs_by_rounding(shapes):
+    for one, alone in resized(shapes, "cuda"):
+        assert (one.dtype, one.shape) == (alone.dtype, alone.shape)
+        assert (one.int() - alone.int()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("size", [(375, 500), (500, 375), (512, 512)], ids=str)
@@ -97,3 +138,34 @@ def test_normalize_gives_imagenets_mean_zero():
     grey = torch.tensor(transforms.MEAN).view(3, 1, 1).expand(2, 3, 4, 4) * 255
     assert transforms.normalize(grey).abs().max() < 1e-5
     assert transforms.normalize(picture(4, 4)).dtype == torch.float32
+
+
+def test_network_input_of_pictures_is_normalised():
+    pixels = torch.randint(256, (2, 3, 4, 5), dtype=torch.uint8)
+    x = transforms.network_input(pixels)
+    assert (x.dtype, x.shape) == (torch.float32, (2, 3, 4, 5))
+    for channel, (mean, std) in enumerate([(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)]):
+        expected = (pixels[:, channel].double() / 255 - mean) / std
+        assert (x[:, channel] - expected).abs().max() < 1e-6
+
+
+def test_network_input_of_clips_puts_time_behind_the_channels():
+    clips = torch.randint(256, (2, 4, 3, 5, 6), dtype=torch.uint8)
+    x = transforms.network_input(clips)
+    assert x.shape == (2, 3, 4, 5, 6)
+    for frame in range(4):
+        assert torch.equal(x[:, :, frame], transforms.network_input(clips[:, frame]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [((2, 3, 4, 5), torch.channels_last), ((2, 6, 3, 4, 5), torch.channels_last_3d)],
+    ids=["pictures", "clips"],
+)
+def test_network_input_takes_either_memory_layout(shape, layout):
+    pixels = torch.randint(256, shape, dtype=torch.uint8)
+    plain, last = transforms.network_input(pixels), transforms.network_input(pixels, channels_last=True)
+    assert plain.is_contiguous()
+    assert last.is_contiguous(memory_format=layout)
+    assert not last.is_contiguous()
+    assert torch.equal(plain, last)

@@ -277,6 +277,24 @@ def test_an_index_out_of_range_is_refused(tmp_path, index):
         read_frames(path, [0, index], "pyav")
 
 
+def test_read_frames_asks_a_function_which_frames_are_wanted(tmp_path):
+    path = make(tmp_path / "a.mp4")
+    truth, counted = sequential(path), []
+
+    def pick(count):
+        counted.append(count)
+        return [count - 1, 7, 7]
+
+    assert torch.equal(read_frames(path, pick, "pyav"), truth[[FRAMES - 1, 7, 7]])
+    assert counted == [FRAMES]
+
+
+def test_read_frames_refuses_a_frame_that_a_function_made_up(tmp_path):
+    path = make(tmp_path / "a.mp4")
+    with pytest.raises(ValueError, match=f"a.mp4 has {FRAMES} frames and no frame {FRAMES}"):
+        read_frames(path, lambda count: [count], "pyav")
+
+
 # Folders of frames
 
 
@@ -297,6 +315,11 @@ def test_a_folder_is_read_in_the_order_of_its_numbers(folder):
     assert torch.equal(read_frames(folder, asked), expected)
     with pytest.raises(ValueError, match="clip has 12 frames and no frame 12"):
         read_frames(folder, [12])
+
+
+def test_read_frames_asks_a_function_about_a_folder_too(folder):
+    expected = torch.from_numpy(np.stack([picture(n) for n in (11, 0)])).permute(0, 3, 1, 2)
+    assert torch.equal(read_frames(folder, lambda count: [count - 1, 0]), expected)
 
 
 def test_a_bad_frame_of_a_folder_is_named(folder):

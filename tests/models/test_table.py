@@ -104,10 +104,10 @@ def test_models_lists_every_network(capsys):
 
 def test_models_takes_every_option(capsys):
     options = {"block": "cgnl", "blocks": 5, "groups": 4, "size": 64, "num_classes": 10}
-    (row,) = rows(capsys, name="resnet34", **options)
-    expected = cost("resnet34", **options)
+    (row,) = rows(capsys, name="c2d_resnet34", frames=16, **options)
+    expected = cost("c2d_resnet34", frames=16, **options)
     assert (row["parameters"], row["gmacs"]) == (expected.parameters, expected.gmacs)
-    assert (row["blocks"], row["input"]) == ("5 cgnl", "64 x 64")
+    assert (row["blocks"], row["input"]) == ("5 cgnl", "16 x 64 x 64")
 
 
 def test_models_prints_a_table(capsys):
@@ -117,7 +117,8 @@ def test_models_prints_a_table(capsys):
     expected = cost("resnet50", block="nl")
     row = ["resnet50", "1", "nl", "224", "x", "224", f"{expected.parameters / 1e6:.2f}", "M", f"{expected.gmacs:.3f}"]
     assert lines[0].split() == row
-    assert [line.split()[0] for line in lines[:4]] == ["resnet50", "resnet50_caffe", "c2d_resnet50", "i3d_resnet50"]
+    listed = ["resnet50", "resnet50_caffe", "c2d_resnet50", "c2d_resnet50_caffe", "i3d_resnet50"]
+    assert [line.split()[0] for line in lines[:5]] == listed
     assert "1 MAC = 2 FLOP" in lines[-1]
 
 

@@ -57,13 +57,16 @@ def reason(error: Exception) -> object:
 def _upright(image: Any) -> Any:
     """Turned by the EXIF orientation; a broken EXIF block says nothing about the pixels and turns nothing."""
     try:
-        return need("PIL.ImageOps", "data").exif_transpose(image)
+        need("PIL.ImageOps", "data").exif_transpose(image, in_place=True)
     except Exception:
         return image
+    return image
 
 
 def _rgb(image: Any) -> Any:
     """Any mode of Pillow to RGB."""
+    if image.mode == "RGB" and not image.has_transparency_data:
+        return image
     pillow = need("PIL.Image", "data")
     if image.mode == "I" or image.mode.startswith("I;16"):
         numpy = need("numpy", "data")

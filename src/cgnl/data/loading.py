@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from .draws import generator
 from .index import UnreadableError
 from .sources import Source
-from .transforms import centre_view, spread_crops, train_view
+from .transforms import centre_view, random_part, resize_all, spread_crops
 from .video import clip_indices, spread_clip_starts
 
 
@@ -64,21 +64,34 @@ class TrainSet(Dataset[Item]):
         self.source, self.view, self.seed, self.bad_limit = source, view, seed, bad_limit
 
     def __getitem__(self, place: Place) -> Item:
+        return self.__getitems__([place])[0]
+
+    def __getitems__(self, places: Sequence[Place]) -> list[Item]:
+        items, flips = zip(*(self._part(place) for place in places), strict=True)
+        if self.view.size is None or not (parts := [item.pixels for item in items if item.pixels is not None]):
+            return list(items)
+        squares = iter(resize_all(parts, self.view.size))
+        return [
+            item._replace(pixels=next(squares).flip(-1) if flip else next(squares)) if item.pixels is not None else item
+            for item, flip in zip(items, flips, strict=True)
+        ]
+
+    def _part(self, place: Place) -> tuple[Item, bool]:
+        """The part of a sample that is seen, and whether it is to be mirrored."""
         problems: list[str] = []
-        for index in range(place.sample, place.sample + len(self.source)):
-            index %= len(self.source)
+        for step in range(min(len(self.source), self.bad_limit + 1)):
+            index = (place.sample + step) % len(self.source)
             try:
-                return Item(self._view(index, place), self.source.label(index), index, tuple(problems))
+                part, flip = self._read(index, generator(self.seed, *place))
+                return Item(part, self.source.label(index), index, tuple(problems)), flip
             except UnreadableError as error:
                 problems.append(str(error))
-                if len(problems) > self.bad_limit:
-                    break
-        return Item(None, -1, place.sample, tuple(problems))
+        return Item(None, -1, place.sample, tuple(problems)), False
 
-    def _view(self, index: int, place: Place) -> Tensor:
-        view, draws = self.view, generator(self.seed, *place)
+    def _read(self, index: int, draws: torch.Generator) -> tuple[Tensor, bool]:
+        view = self.view
         pixels = self.source.read(index, lambda n: clip_indices(n, view.frames, view.stride, generator=draws))
-        return pixels if view.size is None else train_view(pixels, view.size, draws, view.area, view.flip)
+        return (pixels, False) if view.size is None else random_part(pixels, draws, view.area, view.flip)
 
 
 class EvalSet(Dataset[Item]):
@@ -162,7 +175,7 @@ def collate(items: Sequence[Item]) -> Batch:
     """Items to a batch; what could not be read is only named."""
     read = [(item.pixels, item.label, item.sample) for item in items if item.pixels is not None]
     problems = tuple(problem for item in items for problem in item.problems)
-    pixels = torch.stack([p for p, _, _ in read]) if read else torch.empty(0, dtype=torch.uint8)
+    pixels = default_collate([p for p, _, _ in read]) if read else torch.empty(0, dtype=torch.uint8)
     labels, samples = (torch.tensor([r[i] for r in read], dtype=torch.long) for i in (1, 2))
     return Batch(pixels, labels, samples, problems)
 

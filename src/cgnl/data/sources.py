@@ -98,6 +98,7 @@ class Held:
 
         with ThreadPoolExecutor(max(1, workers)) as pool:
             self._pixels = list(pool.map(decode, range(len(source))))
+            self._labels = list(pool.map(source.label, range(len(source))))
 
     @property
     def bytes(self) -> int:
@@ -108,7 +109,7 @@ class Held:
         return len(self._source)
 
     def label(self, index: int) -> int:
-        return self._source.label(index)
+        return self._labels[index]
 
     def name(self, index: int) -> str:
         return self._source.name(index)
@@ -116,7 +117,7 @@ class Held:
     def read(self, index: int, pick: Pick) -> Tensor:
         pixels = self._pixels[index]
         if isinstance(pixels, UnreadableError):
-            raise pixels
+            raise pixels.with_traceback(None)
         return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
 
 

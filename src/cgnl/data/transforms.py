@@ -6,6 +6,7 @@ of 256 along the longer side.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -54,10 +55,10 @@ def largest_centre_box(height: int, width: int, aspect: tuple[float, float] = (3
     return Box((height - h) // 2, (width - w) // 2, h, w)
 
 
-def train_view(pixels: Tensor, size: int, source: torch.Generator, area=(0.08, 1.25), flip: bool = True) -> Tensor:
-    """A random part, resized to size x size and perhaps flipped. [.., 3, H, W] -> [.., 3, size, size], uint8."""
-    view = resize(crop(pixels, random_box(pixels.shape[-2], pixels.shape[-1], source, area)), size, size)
-    return view.flip(-1) if flip and integer(0, 2, source) else view
+def random_part(pixels: Tensor, source: torch.Generator, area=(0.08, 1.25), flip: bool = True) -> tuple[Tensor, bool]:
+    """A random part, not yet resized, and whether it is to be mirrored. [.., 3, H, W] -> [.., 3, h, w]."""
+    part = crop(pixels, random_box(pixels.shape[-2], pixels.shape[-1], source, area))
+    return part, flip and bool(integer(0, 2, source))
 
 
 def centre_view(pixels: Tensor, size: int, short_side: int) -> Tensor:
@@ -88,6 +89,36 @@ def resize(pixels: Tensor, height: int, width: int) -> Tensor:
     """Bilinear with antialiasing. [.., 3, H, W] -> [.., 3, height, width]."""
     functional = need("torchvision.transforms.v2.functional", "data")
     return functional.resize(pixels, [height, width], antialias=True)
+
+
+def resize_all(parts: Sequence[Tensor], size: int) -> Sequence[Tensor]:
+    """Parts of any sizes to squares. [.., h, w] -> [.., size, size] each, uint8.
+
+    On a GPU they go together, as two matrix products: one by one, starting the kernels would take longer than the step.
+    """
+    if not parts[0].is_cuda:
+        return [resize(part, size, size) for part in parts]
+    heights, widths = ([part.shape[axis] for part in parts] for axis in (-2, -1))
+    lead = parts[0].shape[:-2]
+    padded = parts[0].new_zeros((len(parts), *lead, max(heights), max(widths)), dtype=torch.float32)
+    for slot, part in zip(padded, parts, strict=True):
+        slot[..., : part.shape[-2], : part.shape[-1]] = part
+    down, across = (bilinear_weights(lengths, size, padded.device) for lengths in (heights, widths))
+    padded = padded.flatten(1, -3)  # [B, 3, H, W]
+    squares = down[:, None] @ (padded @ across.mT[:, None])  # [B, 3, size, size]
+    return squares.round_().clamp_(0, 255).byte().unflatten(1, lead).unbind()
+
+
+def bilinear_weights(lengths: Sequence[int], size: int, device: torch.device | str = "cpu") -> Tensor:
+    """What each of ``size`` pixels takes from a row of a given length, with antialiasing. [B, size, longest]."""
+    length = torch.tensor(lengths, dtype=torch.float32)[:, None, None]  # [B, 1, 1]
+    if torch.device(device).type == "cuda":  # from pinned memory, or the copy would wait for the step before
+        length = length.pin_memory().to(device, non_blocking=True)
+    scale = length / size
+    centre = (torch.arange(size, device=device)[:, None] + 0.5) * scale  # [B, size, 1]
+    place = torch.arange(max(lengths), device=device) + 0.5  # [longest]
+    weights = (1 - (place - centre).abs() / scale.clamp_min(1)).clamp_min(0) * (place < length)
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def network_input(pixels: Tensor, channels_last: bool = False) -> Tensor:

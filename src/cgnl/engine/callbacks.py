@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .checkpoint import read, write
 from .config import Config
-from .schedule import total_epochs
+from .schedule import factor, total_epochs
 
 log = logging.getLogger("cgnl")
 
@@ -92,7 +92,7 @@ class Table(Clock):
         row = {
             "epoch": self.epoch(trainer),
             "step": trainer.global_step,
-            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "lr": pl_module.lr * factor(self.config.optim, self.steps_per_epoch, trainer.global_step - 1),
             "train_loss": results["loss"],
             "train_top1": results["top1"],
             "samples_per_second": self._samples / (now - self._began),
@@ -111,11 +111,14 @@ class Table(Clock):
             self.tell(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        if trainer.state.fn != "fit" or not self.rows:
-            return
+        if trainer.state.fn == "fit":
+            self.note_test(trainer, pl_module)
+
+    def note_test(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Add the results of a test to the epoch's row."""
         now = time.perf_counter()
         self.seconds, self._since = self.seconds + now - self._since, now
-        self.rows[-1].update(pl_module.results, seconds=self.seconds)
+        self.rows[-1].update(pl_module.results, seconds=self.seconds, unreadable=len(pl_module.problems))
         if trainer.logger is not None:
             trainer.logger.log_metrics(pl_module.results, step=trainer.global_step)
         self.tell(trainer)
@@ -155,7 +158,7 @@ class Table(Clock):
 
 
 class Saver(Clock):
-    """``last.ckpt`` after every epoch and every so many steps, ``best.ckpt`` after the best test.
+    """``last.ckpt`` after every test and every so many steps, ``best.ckpt`` after the best test.
 
     Ctrl-C and SIGTERM are answered after the step that is under way: it saves and stops. A second one does not wait.
     """
@@ -193,14 +196,17 @@ class Saver(Clock):
         if not self.stepped(trainer) or self.tests(trainer):
             return
         stop = self._stop_here(trainer)
-        if stop or self.ends_epoch(trainer) or trainer.global_step % self.config.save_every == 0:
+        if stop or trainer.global_step % self.config.save_every == 0:
             trainer.save_checkpoint(self.folder / "last.ckpt")
         if stop:
             raise Stopped
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        if trainer.state.fn != "fit":
-            return
+        if trainer.state.fn == "fit":
+            self.note_test(trainer, pl_module)
+
+    def note_test(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Save after a test."""
         top1 = pl_module.results["test_top1"]
         if top1 > self.best:
             self.best = top1

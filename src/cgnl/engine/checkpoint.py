@@ -36,8 +36,10 @@ def write(checkpoint: Mapping[str, Any], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except (OSError, RuntimeError) as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if not isinstance(error, (OSError, RuntimeError)):
+            raise
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise OSError(f"{path} cannot be written: {reason}; what was saved before is kept") from error
 
@@ -58,14 +60,24 @@ def read(path: Path | str) -> dict[str, Any]:
 def open_trained(path: Path | str) -> Trained:
     """The network of a checkpoint, ready to be used."""
     checkpoint = read(path)
-    config, classes = build(checkpoint["cgnl"]["config"]), tuple(checkpoint["cgnl"]["classes"])
-    network = build_network(config.model, len(classes), load=False)
-    weights = {n.removeprefix(PREFIX): v for n, v in checkpoint["state_dict"].items() if n.startswith(PREFIX)}
+    try:
+        about = checkpoint["cgnl"]
+        config, classes, kind = build(about["config"]), tuple(about["classes"]), about["kind"]
+        network = build_network(config.model, len(classes), load=False)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not describe a network: {error}") from None
+    load_network(network, checkpoint, path)
+    return Trained(network.eval(), classes, kind, config)
+
+
+def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:
+    """Load a checkpoint's weights into a network, which they must fit."""
+    state = checkpoint.get("state_dict", {})
+    weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
-        raise ValueError(f"{path} does not fit the network it names: {str(error).splitlines()[-1].strip()}") from None
-    return Trained(network.eval(), classes, checkpoint["cgnl"]["kind"], config)
+        raise ValueError(f"{path} is of another network: {str(error).splitlines()[-1].strip()}") from None
 
 
 def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Module:

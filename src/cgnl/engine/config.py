@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ..extras import need
 
@@ -147,7 +147,7 @@ class Config:
     test_every: int = 1
     """Epochs between tests; the last one is always tested."""
     save_every: int = 1000
-    """Steps between checkpoints within an epoch."""
+    """Steps between checkpoints, beside those after each test."""
     patience: int | None = None
     """Stop after this many tests without a better top-1."""
     tensorboard: bool = False
@@ -160,12 +160,11 @@ def recipes() -> list[str]:
     return sorted(name for name in names if not name.startswith("base"))
 
 
-def read_recipe(recipe: str | Path) -> dict[str, Any]:
+def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
     """A recipe, by name or file, laid over the one it extends."""
-    shipped = _home() / f"{recipe}.yaml"
-    if not shipped.is_file() and not Path(recipe).is_file():
-        raise ValueError(f"there is no recipe {str(recipe)!r}{nearest(str(recipe), recipes())}")
-    file = shipped if shipped.is_file() else Path(recipe)
+    file = _find(recipe)
+    if str(file) in extended_by:
+        raise ValueError(f"{file} extends itself")
     yaml = need("yaml", "cli")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
@@ -176,8 +175,19 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
     base = content.pop("extends", None)
     if base is None:
         return content
-    beside = Path(str(recipe)).parent / f"{base}.yaml"
-    return merge(read_recipe(beside if not shipped.is_file() and beside.is_file() else base), content)
+    beside = Path(str(file)).parent / f"{str(base).removesuffix('.yaml')}.yaml"
+    own = beside.is_file() and beside != Path(str(file))
+    return merge(read_recipe(beside if own else base, (*extended_by, str(file))), content)
+
+
+def _find(recipe: str | Path) -> Any:
+    """A recipe of ours by its name, or a file."""
+    shipped = _home() / f"{recipe}.yaml"
+    if "/" not in str(recipe) and shipped.is_file():
+        return shipped
+    if Path(recipe).is_file():
+        return Path(recipe)
+    raise ValueError(f"there is no recipe {str(recipe)!r}{nearest(str(recipe), recipes())}")
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,13 +222,26 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 def build(settings: Mapping[str, Any]) -> Config:
     """Typed settings from plain ones; a key that is misspelt or a value of another type is refused."""
     check_keys(settings)
+    settings = dict(settings)
+    if isinstance(settings.get("precision"), int):
+        settings["precision"] = str(settings["precision"])  # YAML reads 32 as a number
+    given = {n: settings.pop(n, None) for n in _GROUPS}
+    groups = {n: _typed(_GROUPS[n], group, f"{n}.") for n, group in given.items() if group is not None}
+    return check(dataclasses.replace(_typed(Config, settings, ""), **groups))
+
+
+def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:
+    """One group of settings."""
     parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Config, None)
+    parser.add_class_arguments(kind, None, skip=set(_GROUPS))
     try:
-        config = parser.instantiate_classes(parser.parse_object(dict(settings)))
+        values = parser.parse_object(dict(settings)).as_dict()
     except Exception as error:  # jsonargparse's errors have no common type
-        raise ValueError(_reason(error)) from None
-    return check(Config(**{f.name: config[f.name] for f in dataclasses.fields(Config)}))
+        raise ValueError(_reason(error, kind, prefix)) from None
+    for f in dataclasses.fields(kind):
+        if values.get(f.name, "") is None and type(None) not in get_args(f.type):
+            raise ValueError(f"{prefix}{f.name} = null is not of type {_type_name(f)}")
+    return kind(**values)
 
 
 def check(config: Config) -> Config:
@@ -252,7 +275,12 @@ def check(config: Config) -> Config:
     for name, value in whole.items():
         if value is not None and value < 0:
             raise ValueError(f"{name} = {value} must not be below 0")
-    shares = {"data.holdout": data.holdout, "model.dropout": config.model.dropout, "optim.ema": optim.ema}
+    shares = {
+        "data.holdout": data.holdout,
+        "model.dropout": config.model.dropout,
+        "optim.ema": optim.ema,
+        "optim.label_smoothing": optim.label_smoothing,
+    }
     for name, value in shares.items():
         if value is not None and not 0 <= value < 1:
             raise ValueError(f"{name} = {value} must be at least 0 and below 1")
@@ -296,7 +324,9 @@ def check_keys(settings: Mapping[str, Any], prefix: str = "") -> None:
         name = f"{prefix}{key}"
         if name in _GROUPS and isinstance(value, Mapping):
             check_keys(value, f"{name}.")
-        elif name not in known and not (name in _GROUPS and value is None):
+        elif name in _GROUPS and not (name == "paper" and value is None):
+            raise ValueError(f"{name} = {value} is not a group of settings")
+        elif name not in (*known, *_GROUPS):
             raise ValueError(f"there is no setting {name!r}{nearest(name, known)}")
 
 
@@ -307,15 +337,19 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; did you mean {whole[close[0]]}?" if close else f"; there is {', '.join(known)}"
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, kind: type, prefix: str) -> str:
     """A message of jsonargparse in one sentence."""
     text = " ".join(str(error).split())
-    key, given = re.search(r'"([\w.]+)"', text), re.search(r"(?:Given|Got) value: (.*)", text)
-    types = {f"{p}{f.name}": f.type for p, kind in _KINDS.items() for f in dataclasses.fields(kind)}
-    if key is None or given is None or key[1] not in types:
-        return text
-    wanted = re.sub(r"typing\.|<class '|'>", "", str(types[key[1]]))
-    return f"{key[1]} = {given[1]} is not of type {wanted}"
+    given = re.search(r"(?:Given|Got) value: (.*)", text)
+    for f in dataclasses.fields(kind):
+        if re.search(rf"[\"']{f.name}[\"'.]|required: {f.name}\b", text):
+            value = f"= {given[1]} is not of type {_type_name(f)}" if given else "is missing"
+            return f"{prefix}{f.name} {value}"
+    return text
+
+
+def _type_name(f: dataclasses.Field) -> str:
+    return re.sub(r"typing\.|<class '|'>", "", str(f.type))
 
 
 def _home() -> Any:

@@ -72,16 +72,18 @@ def read_index(data: Data) -> Index:
 
 def view_in_training(data: Data) -> View:
     """How the network sees training samples."""
-    if data.dataset in EMBEDDED:
-        return _as_drawn(data.dataset)
+    if dataset_name(data) in EMBEDDED:
+        return _as_drawn(dataset_name(data))
     return View(data.size, data.area, data.flip, data.test_short_side, data.frames, data.stride)
 
 
 def view_in_test(data: Data, kind: Kind, full: bool = True) -> View:
     """How the network sees test samples: in full, or one view of each."""
-    if data.dataset in EMBEDDED:
-        return _as_drawn(data.dataset)
+    if dataset_name(data) in EMBEDDED:
+        return _as_drawn(dataset_name(data))
     size = data.test_size or (data.size if kind == "images" else data.test_short_side)
+    if size > data.test_short_side:
+        raise ValueError(f"a test crop of {size} does not fit into data.test_short_side = {data.test_short_side}")
     view = View(size, short_side=data.test_short_side, frames=data.frames, stride=data.stride)
     if kind == "images" or not full:
         return view

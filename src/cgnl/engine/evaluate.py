@@ -21,13 +21,17 @@ def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) ->
         json: print JSON.
         settings: what is to be other than in training, such as data.root=elsewhere or data.test_clips=5.
     """
+    from .trainer import first_process
+
     paths = [checkpoint, *more]
     results = []
     for path in paths:
         result = evaluate(path, settings)
         results.append(result)
-        if not json:
+        if first_process() and not json:
             print("\n".join([f"{path}{result['of']}", *result["words"]]))
+    if not first_process():
+        return
     top1 = [result["test"]["test_top1"] for result in results]
     mean = sum(top1) / len(top1)
     if json:

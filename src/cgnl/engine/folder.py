@@ -4,6 +4,8 @@ import logging
 import os
 import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from .config import Config, plain
 
 log = logging.getLogger("cgnl")
 
+STARTED_IN = "CGNL_RUN_FOLDER"
+"""Environment variable by which a process tells those it starts where the run is."""
 MAY_CHANGE = ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "patience", "tensorboard")
 MAY_CHANGE_OF_DATA = ("root", "lists", "workers", "cache", "bad_limit")
 """Settings that a run may go on with although they were others when it began."""
@@ -22,22 +26,18 @@ MAY_CHANGE_OF_DATA = ("root", "lists", "workers", "cache", "bad_limit")
 
 def run_folder(config: Config, resume: bool) -> Path:
     """The folder of the run; no run is ever written over another."""
-    known = os.environ.get("CGNL_RUN_FOLDER")  # set by the process that started this one
-    if known:
-        return Path(known)
-    runs, name = Path(config.runs), str(config.name)
-    several = any(variable in os.environ for variable in ("RANK", "SLURM_PROCID"))
-    folder = runs / name
-    same = [f for f in runs.glob(f"{name}*") if re.fullmatch(rf"{re.escape(name)}(-\d+)?", f.name)]
+    if STARTED_IN in os.environ:
+        return Path(os.environ[STARTED_IN])
+    folder = Path(config.runs) / str(config.name)
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))  # each of several processes finds it for itself
+    beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
+    same = [f for f in beside if re.fullmatch(rf"{re.escape(folder.name)}(-\d+)?", f.name)]
     begun = sorted((f for f in same if (f / "config.yaml").exists()), key=_number)
-    if resume:
-        folder = begun[-1] if begun and not several else folder
-    elif begun and not several:
-        folder = runs / f"{name}-{_number(begun[-1]) + 1}"
-    elif begun and int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))) == 0:
+    if begun and rank is None:
+        folder = begun[-1] if resume else folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
+    elif folder in begun and rank == "0" and not resume:
         raise ValueError(f"{folder} is there already: go on with --resume, or give the run another name")
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ["CGNL_RUN_FOLDER"] = str(folder)
     return folder
 
 
@@ -45,6 +45,18 @@ def _number(folder: Path) -> int:
     """2 for ``name-2``, 1 for ``name``."""
     found = re.search(r"-(\d+)$", folder.name)
     return int(found[1]) if found else 1
+
+
+@contextmanager
+def shared(folder: Path) -> Iterator[None]:
+    """Tell the processes that are started meanwhile which folder it is."""
+    before = os.environ.get(STARTED_IN)
+    os.environ[STARTED_IN] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[STARTED_IN]
 
 
 def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
@@ -70,6 +82,7 @@ def start_log(folder: Path, first: bool) -> Any:
 
     for handler in list(log.handlers):
         log.removeHandler(handler)
+        handler.close()
     log.propagate = False
     log.setLevel(logging.INFO if first else logging.ERROR)
     if first:

@@ -88,7 +88,10 @@ def predictions(
     trained: Trained, paths: Sequence[Path | str], top: int = 5, device: str = "auto"
 ) -> Iterator[Prediction]:
     """What each file shows; for a video the probabilities are averaged over its clips and crops."""
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    gpu = torch.cuda.is_available()
+    device = ("cuda" if gpu else "cpu") if device == "auto" else device
+    if device != "cpu" and not (gpu and device.startswith("cuda")):
+        raise ValueError(f"there is no device {device!r} here")
     network = trained.network.to(device).eval()
     files = Files([Sample(Path(p), 0) for p in paths], trained.kind)
     samples = EvalSet(files, view_in_test(trained.config.data, trained.kind))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from . import schedule
-from .checkpoint import build_network, read
+from .checkpoint import build_network, load_network, read
 from .config import EMBEDDED, Config, load, to_yaml
 from .datasets import Dataset, dataset_name, open_dataset
-from .folder import check_same, environment, run_folder, start_log
+from .folder import check_same, environment, run_folder, shared, start_log
 from .loaders import Loaders
 from .words import conclude, introduce
 
@@ -59,18 +59,23 @@ def train(config: Config, resume: bool = False) -> Result:
     config = resolved(config, dataset)
     folder = run_folder(config, resume)
     console = start_log(folder, first_process())
+    last = checkpoint_to_resume(config, dataset, folder) if resume else None
+    before = read(last) if last else None
+    world = (config.devices or 1) * config.nodes
+    batch_size = fitting_batch(config, len(dataset.train), world)
+    if len(dataset.test) < world:
+        raise ValueError(f"{len(dataset.test)} test samples are fewer than {world} processes")
     if first_process():
         (folder / "config.yaml").write_text(to_yaml(config))
         (folder / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
-    last = checkpoint_to_resume(config, folder) if resume else None
 
-    world = (config.devices or 1) * config.nodes
-    batch_size = fitting_batch(config, len(dataset.train), world)
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     lr = schedule.peak(config.optim, batch_size, pretrained=config.model.weights is not None)
     at_once = batch_size // (world * config.optim.accumulate)
     seed_everything(config.seed)
     network = build_network(config.model, len(dataset.classes))
+    if last and before:
+        load_network(network, before, last)
     introduce(config, dataset, network, batch_size, lr, folder)
 
     task = Classification(network, config, dataset.classes, dataset.kind, lr, steps_per_epoch, at_once)
@@ -83,7 +88,7 @@ def train(config: Config, resume: bool = False) -> Result:
         callbacks=callbacks,
         plugins=[WholeFiles()],
         logger=tensorboard(config, folder),
-        max_steps=epochs * steps_per_epoch,
+        max_steps=before["global_step"] if before and before["cgnl"]["finished"] else epochs * steps_per_epoch,
         max_epochs=-1,  # to Lightning the whole run is one epoch, so that reading never pauses
         min_epochs=0,
         check_val_every_n_epoch=None,
@@ -91,21 +96,20 @@ def train(config: Config, resume: bool = False) -> Result:
         accumulate_grad_batches=config.optim.accumulate,
         gradient_clip_val=config.optim.clip_norm,
     )
-    done = read(last)["global_step"] * config.optim.accumulate if last else 0
+    done = before["global_step"] * config.optim.accumulate if before else 0
     loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, world)
     try:
-        trainer.fit(
-            task,
-            loaders.train(batch_size, epochs, first=done),
-            loaders.test(at_once, full=False),
-            ckpt_path=last,
-            weights_only=True,
-        )
+        batches, tests = loaders.train(batch_size, epochs, first=done), loaders.test(at_once, full=False)
+        with shared(folder):
+            trainer.fit(task, batches, tests, ckpt_path=last, weights_only=True)
     except Stopped:
         log.info("stopped and saved at step %s: the same command with --resume goes on", f"{trainer.global_step:,}")
         raise SystemExit(130) from None
-    tested = bool(table.rows) and "test_top1" in table.rows[-1]
-    if not tested or (dataset.kind == "videos" and dataset.name not in EMBEDDED):
+    if "test_top1" not in table.rows[-1]:
+        trainer.validate(task, tests, verbose=False)
+        table.note_test(trainer, task)
+        saver.note_test(trainer, task)
+    if dataset.kind == "videos" and dataset.name not in EMBEDDED:
         trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
     seconds = time.perf_counter() - started
     result = Result(folder, task.results, saver.best, tuple(table.rows), len(task.problems), seconds)
@@ -126,13 +130,16 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     return dataclasses.replace(config, model=model, data=data, name=name)
 
 
-def checkpoint_to_resume(config: Config, folder: Path) -> Path | None:
-    """``last.ckpt``, if there is one and it was begun with the same settings."""
+def checkpoint_to_resume(config: Config, dataset: Dataset, folder: Path) -> Path | None:
+    """``last.ckpt``, if there is one and it was begun with the same settings and classes."""
     last = folder / "last.ckpt"
     if not last.exists():
         log.info("%s has no checkpoint yet: the run begins anew", folder)
         return None
-    check_same(config, read(last), last)
+    checkpoint = read(last)
+    check_same(config, checkpoint, last)
+    if (tuple(checkpoint["cgnl"]["classes"]), checkpoint["cgnl"]["kind"]) != (dataset.classes, dataset.kind):
+        raise ValueError(f"{last} was begun with other classes than those of {dataset.name} now")
     return last
 
 

@@ -1,0 +1,36 @@
+"""Plain, residual, non-local and CGNL networks on the embedded relation, on one schedule, over seeds.
+
+python benchmarks/relation.py --seeds 0 1 2 3 4 --csv benchmarks/results/relation_h200.csv
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+from cgnl.engine.config import load
+from cgnl.engine.train import train
+
+BLOCKS = ("null", "residual", "nl", "cgnl")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--csv", type=Path, required=True)
+    parser.add_argument("--set", nargs="*", default=[], help="settings, such as data.samples=100")
+    args = parser.parse_args()
+    settings = dict(word.split("=", 1) for word in args.set)
+    with args.csv.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("block", "seed", "test_top1", "best_top1", "train_top1", "epochs"))
+        for seed in args.seeds:
+            for block in BLOCKS:
+                result = train(load("relation", settings | {"model.block": block, "seed": seed, "test_every": 5}))
+                row = result.rows[-1]
+                name = "plain" if block == "null" else block
+                writer.writerow((name, seed, result.test["test_top1"], result.best, row["train_top1"], row["epoch"]))
+                file.flush()
+
+
+if __name__ == "__main__":
+    main()

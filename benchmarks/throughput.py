@@ -1,0 +1,58 @@
+"""How close training from files comes to the same compiled step on a batch that stays on the GPU, in one run.
+
+python benchmarks/throughput.py cub_r50_cgnl1 data.root=CUB_200_2011 optim.batch_size=64
+"""
+
+import sys
+import time
+
+import torch
+
+from cgnl.data.loading import Batch
+from cgnl.engine.checkpoint import build_network
+from cgnl.engine.config import load
+from cgnl.engine.task import Classification
+from cgnl.engine.train import train
+
+EPOCHS = 5
+
+
+def resident_speed(task: Classification, size: int, batch_size: int, steps: int = 60) -> float:
+    """Samples a second of the training step on one batch of random pictures."""
+    pixels = torch.randint(0, 256, (batch_size, 3, size, size), dtype=torch.uint8, device="cuda")
+    labels = torch.randint(0, len(task.classes), (batch_size,), device="cuda")
+    batch = Batch(pixels, labels, labels, ())
+    optimizer = task.configure_optimizers()["optimizer"]
+    start, warm_up = 0.0, 20
+    for step in range(warm_up + steps):
+        if step == warm_up:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = task.training_step(batch, step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    return steps * batch_size / (time.perf_counter() - start)
+
+
+def main() -> None:
+    recipe, *words = sys.argv[1:]
+    fixed = {"compile": True, "optim.epochs": EPOCHS - 1, "optim.warmup_epochs": 1, "test_every": EPOCHS}
+    config = load(recipe, fixed | dict(word.split("=", 1) for word in words))
+    result = train(config)
+    speeds = [row["samples_per_second"] for row in result.rows]
+    classes = tuple(map(str, range(200)))
+    torch.compiler.reset()
+    task = Classification(build_network(config.model, len(classes)), config, classes, "images", lr=0.01)
+    task.cuda().train()
+    resident = resident_speed(task, config.data.size, config.optim.batch_size)
+    steady = sorted(speeds[1:])[len(speeds[1:]) // 2]
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {' '.join(sys.argv[1:])}")
+    print("samples/s of each epoch:", ", ".join(f"{speed:,.0f}" for speed in speeds), "(the first one compiles)")
+    print(f"from files {steady:,.0f} samples/s, resident batch {resident:,.0f}, ratio {steady / resident:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,352 @@
+"""Batches follow from seed, epoch and sample, whoever loads them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from cgnl.data.index import Sample, UnreadableError
+from cgnl.data.loading import Batch, EvalBatches, EvalSet, Item, Place, TrainBatches, TrainSet, View, collate, loader
+from cgnl.data.sources import Drawn, Files, Kind
+from cgnl.data.video import Pick
+
+
+class Memory:
+    """Samples in memory, of which those that are None cannot be read."""
+
+    def __init__(self, pixels: Iterable[Tensor | None], kind: Kind = "images"):
+        self.pixels = list(pixels)
+        self.kind: Kind = kind
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def label(self, index: int) -> int:
+        return 10 + index
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def read(self, index: int, pick: Pick) -> Tensor:
+        pixels = self.pixels[index]
+        if pixels is None:
+            raise UnreadableError(f"sample {index}", "it is broken")
+        return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
+
+
+def pictures(count: int, bad: Iterable[int] = (), size: tuple[int, int] = (24, 32)) -> Memory:
+    source = torch.Generator().manual_seed(0)
+    drawn = [torch.randint(256, (3, *size), dtype=torch.uint8, generator=source) for _ in range(count)]
+    return Memory(None if index in set(bad) else pixels for index, pixels in enumerate(drawn))
+
+
+def numbered(frames: int, height: int = 16, width: int = 16) -> Tensor:
+    """A video whose pixels are the number of the frame."""
+    return torch.arange(frames, dtype=torch.uint8).view(-1, 1, 1, 1).expand(frames, 3, height, width)
+
+
+def same(one: Item, other: Item) -> bool:
+    assert one.pixels is not None
+    assert other.pixels is not None
+    return one[1:] == other[1:] and torch.equal(one.pixels, other.pixels)
+
+
+# TrainBatches
+
+
+def test_train_batches_epoch_is_a_permutation():
+    batches = list(TrainBatches(12, 4, epochs=3, seed=0))
+    assert [len(batch) for batch in batches] == [4] * 9
+    for epoch in range(3):
+        places = [place for batch in batches[3 * epoch : 3 * epoch + 3] for place in batch]
+        assert {place.epoch for place in places} == {epoch}
+        assert sorted(place.sample for place in places) == list(range(12))
+
+
+def test_train_batches_leaves_out_what_fills_no_batch():
+    batches = list(TrainBatches(11, 4, epochs=2, seed=0))
+    assert [len(batch) for batch in batches] == [4] * 4
+    for epoch in (0, 1):
+        samples = [place.sample for batch in batches if batch[0].epoch == epoch for place in batch]
+        assert len(set(samples)) == 8
+
+
+def test_train_batches_leaves_out_others_in_each_epoch():
+    left_out = [
+        set(range(11)) - {place.sample for batch in TrainBatches(11, 4, 20, seed=0) for place in batch if place[0] == e}
+        for e in range(20)
+    ]
+    assert set().union(*left_out) == set(range(11))
+
+
+def test_train_batches_order_follows_from_seed_and_epoch():
+    first, second = (list(TrainBatches(64, 64, epochs=2, seed=seed)) for seed in (0, 1))
+    assert first == list(TrainBatches(64, 64, epochs=2, seed=0))
+    orders = [[place.sample for place in batch] for batch in (*first, *second)]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+@pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_train_batches_first_gives_the_rest(world, accumulate):
+    options = {"rank": world - 1, "world": world, "accumulate": accumulate}
+    whole = list(TrainBatches(18, 4, epochs=3, seed=5, **options))
+    assert len(whole) == 3 * 4 * accumulate
+    for first in range(len(whole) + 2):
+        batches = TrainBatches(18, 4, epochs=3, seed=5, first=first, **options)
+        assert list(batches) == whole[first:]
+        assert len(batches) == len(whole)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_train_batches_of_all_ranks_are_those_of_one(world, accumulate):
+    alone = list(TrainBatches(37, 8, epochs=2, seed=3))
+    ranks = [list(TrainBatches(37, 8, 2, 3, rank=r, world=world, accumulate=accumulate)) for r in range(world)]
+    assert {len(batches) for batches in ranks} == {len(alone) * accumulate}
+    assert {len(batch) for batches in ranks for batch in batches} == {8 // (world * accumulate)}
+    for step, expected in enumerate(alone):
+        parts = [part for batches in ranks for part in batches[step * accumulate : (step + 1) * accumulate]]
+        assert sorted(place for part in parts for place in part) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "world", "accumulate"), [(9, 3, 2, 1), (9, 6, 2, 2), (9, 4, 1, 3), (3, 4, 1, 1)]
+)
+def test_train_batches_refuses_what_does_not_divide(count, batch_size, world, accumulate):
+    expected = f"a batch of {batch_size} cannot be cut into {world} x {accumulate} equal parts out of {count} samples"
+    with pytest.raises(ValueError, match=expected):
+        TrainBatches(count, batch_size, 1, 0, world=world, accumulate=accumulate)
+
+
+# EvalBatches
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("count", [0, 1, 5, 12, 13])
+def test_eval_batches_give_every_sample_once(count, world):
+    ranks = [EvalBatches(count, 2, rank, world) for rank in range(world)]
+    given = [sample for batches in ranks for batch in batches for sample in batch]
+    assert sorted(given) == list(range(count))
+    assert [len(batches) for batches in ranks] == [len(list(batches)) for batches in ranks]
+    assert all(0 < len(batch) <= 2 for batches in ranks for batch in batches)
+
+
+def test_eval_batches_keep_the_order():
+    assert list(EvalBatches(5, 2)) == [[0, 1], [2, 3], [4]]
+    assert list(EvalBatches(5, 2, rank=1, world=2)) == [[1, 3]]
+
+
+# TrainSet
+
+
+def test_train_set_gives_a_view_of_the_sample():
+    item = TrainSet(pictures(3), View(16), seed=0, bad_limit=0)[Place(0, 2)]
+    assert item.pixels is not None
+    assert (item.pixels.shape, item.pixels.dtype) == ((3, 16, 16), torch.uint8)
+    assert (item.label, item.sample, item.problems) == (12, 2, ())
+
+
+def test_train_set_item_depends_on_its_place_alone():
+    places = [Place(epoch, sample) for epoch in (0, 1) for sample in range(4)]
+    samples = TrainSet(pictures(4), View(16), seed=0, bad_limit=0)
+    forward = {place: samples[place] for place in places}
+    torch.rand(100)
+    backward = {place: TrainSet(pictures(4), View(16), seed=0, bad_limit=0)[place] for place in reversed(places)}
+    assert all(same(forward[place], backward[place]) for place in places)
+
+
+def test_train_set_view_changes_with_seed_and_epoch():
+    views = [
+        TrainSet(pictures(1), View(16), seed, bad_limit=0)[Place(epoch, 0)] for seed in (0, 1) for epoch in range(4)
+    ]
+    assert not any(same(one, other) for i, one in enumerate(views) for other in views[:i])
+
+
+def test_train_set_view_takes_its_settings():
+    bright = torch.zeros(3, 32, 32, dtype=torch.uint8)
+    bright[..., 16:] = 255
+    whole = TrainSet(Memory([bright]), View(8, area=(1.0, 1.0), flip=False), seed=0, bad_limit=0)
+    for epoch in range(20):
+        pixels = whole[Place(epoch, 0)].pixels
+        assert pixels is not None
+        assert pixels[..., 0].max() == 0
+        assert pixels[..., -1].min() == 255
+
+
+def test_train_set_crops_all_frames_of_a_clip_alike():
+    still = torch.randint(256, (1, 3, 24, 32), dtype=torch.uint8).expand(9, 3, 24, 32)
+    samples = TrainSet(Memory([still], "videos"), View(16, frames=4), seed=0, bad_limit=0)
+    views = [samples[Place(epoch, 0)].pixels for epoch in range(8)]
+    for clip in views:
+        assert clip is not None
+        assert clip.shape == (4, 3, 16, 16)
+        assert all(torch.equal(frame, clip[0]) for frame in clip)
+    assert len({view.sum().item() for view in views if view is not None}) > 1
+
+
+def test_train_set_clips_begin_anywhere_they_fit():
+    samples = TrainSet(Memory([numbered(12)], "videos"), View(None, frames=4, stride=2), seed=0, bad_limit=0)
+    clips = [samples[Place(epoch, 0)].pixels for epoch in range(60)]
+    assert {tuple(clip[:, 0, 0, 0].tolist()) for clip in clips if clip is not None} == {
+        (start, start + 2, start + 4, start + 6) for start in range(5)
+    }
+
+
+def test_train_set_without_a_size_leaves_the_pixels():
+    source = pictures(2)
+    item = TrainSet(source, View(None), seed=0, bad_limit=0)[Place(3, 1)]
+    assert item.pixels is not None
+    assert torch.equal(item.pixels, source.read(1, range))
+
+
+def test_train_set_replaces_what_cannot_be_read_by_the_next():
+    samples = TrainSet(pictures(5, bad=[0, 3, 4]), View(16), seed=0, bad_limit=3)
+    item = samples[Place(0, 3)]
+    assert (item.label, item.sample) == (11, 1)
+    assert item.problems == tuple(f"sample {index} cannot be read: it is broken" for index in (3, 4, 0))
+    assert item.pixels is not None
+    assert samples[Place(0, 2)].problems == ()
+
+
+def test_train_set_view_of_a_replacement_depends_on_its_place_alone():
+    class Late(Memory):
+        """Notices what is broken only after the frames were picked."""
+
+        def read(self, index: int, pick: Pick) -> Tensor:
+            if self.pixels[index] is None:
+                pick(30)
+            return super().read(index, pick)
+
+    videos = [None, torch.randint(256, (30, 3, 24, 32), dtype=torch.uint8)]
+    view = View(16, frames=4)
+    for epoch in range(4):
+        early, late = (
+            TrainSet(kind(videos, "videos"), view, seed=0, bad_limit=1)[Place(epoch, 0)] for kind in (Memory, Late)
+        )
+        assert same(early, late)
+
+
+def test_train_set_gives_many_items_as_one_by_one():
+    samples = TrainSet(pictures(5, bad=[1, 2]), View(16), seed=0, bad_limit=1)
+    places = [Place(epoch, sample) for epoch in (0, 1) for sample in range(5)]
+    many = samples.__getitems__(places)
+    assert [item.pixels is None for item in many] == [False, True, False, False, False] * 2
+    assert all(same(samples[p], item) for p, item in zip(places, many, strict=True) if item.pixels is not None)
+
+
+@pytest.mark.parametrize(("limit", "named"), [(0, [3]), (1, [3, 4]), (2, [3, 4, 0])])
+def test_train_set_gives_up_beyond_the_limit(limit, named):
+    item = TrainSet(pictures(5, bad=[0, 3, 4]), View(16), seed=0, bad_limit=limit)[Place(0, 3)]
+    assert item == Item(None, -1, 3, tuple(f"sample {index} cannot be read: it is broken" for index in named))
+
+
+def test_train_set_gives_up_when_nothing_can_be_read():
+    item = TrainSet(pictures(3, bad=range(3)), View(16), seed=0, bad_limit=100)[Place(0, 1)]
+    assert item.pixels is None
+    assert len(item.problems) == 3
+
+
+# EvalSet
+
+
+def test_eval_set_of_a_picture_is_its_centre():
+    pixels = torch.arange(20, dtype=torch.uint8).expand(3, 16, 20)
+    item = EvalSet(Memory([pixels]), View(8, short_side=16))[0]
+    assert item.pixels is not None
+    assert torch.equal(item.pixels, pixels[None, :, 4:12, 6:14])
+    assert item[1:] == (10, 0, ())
+
+
+def test_eval_set_of_a_video_is_crops_of_clips(tmp_path):
+    frames, height, width = 11, 16, 24
+    across = torch.arange(width)
+    for number in range(frames):
+        pixels = torch.stack([torch.full((width,), number), across, torch.full((width,), 7)], -1)  # [W, 3]
+        image = np.ascontiguousarray(pixels.expand(height, width, 3).to(torch.uint8).numpy())
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    view = View(16, short_side=16, frames=3, stride=2, clips=2, crops=3)
+    item = EvalSet(Files([Sample(tmp_path, 0)], "videos"), view)[0]
+    assert item.pixels is not None
+    assert item.pixels.shape == (6, 3, 3, 16, 16)
+    shown = [(v[:, 0, 0, 0].tolist(), v[0, 1, 0].tolist()) for v in item.pixels]
+    clips, crops = ([0, 2, 4], [5, 7, 9]), (0, 4, 8)
+    assert sorted(shown) == sorted((clip, list(range(left, left + 16))) for clip in clips for left in crops)
+
+
+def test_eval_set_takes_one_clip_from_the_middle():
+    item = EvalSet(Memory([numbered(12)], "videos"), View(16, short_side=16, frames=4, stride=2))[0]
+    assert item.pixels is not None
+    assert item.pixels.shape == (1, 4, 3, 16, 16)
+    assert item.pixels[0, :, 0, 0, 0].tolist() == [2, 4, 6, 8]
+
+
+def test_eval_set_plays_a_short_video_in_a_loop():
+    item = EvalSet(Memory([numbered(3)], "videos"), View(None, frames=4, stride=2, clips=2))[0]
+    assert item.pixels is not None
+    assert item.pixels[:, :, 0, 0, 0].tolist() == [[0, 2, 1, 0]] * 2
+
+
+def test_eval_set_without_a_size_leaves_the_pixels():
+    source = pictures(1)
+    item = EvalSet(source, View(None))[0]
+    assert item.pixels is not None
+    assert torch.equal(item.pixels, source.read(0, range)[None])
+
+
+def test_eval_set_names_what_cannot_be_read():
+    item = EvalSet(pictures(2, bad=[1]), View(16, short_side=16))[1]
+    assert item == Item(None, 11, 1, ("sample 1 cannot be read: it is broken",))
+
+
+# collate and loader
+
+
+def test_collate_stacks_what_was_read():
+    one, two = torch.zeros(3, 2, 2, dtype=torch.uint8), torch.ones(3, 2, 2, dtype=torch.uint8)
+    batch = collate([Item(one, 4, 7, ("x",)), Item(None, -1, 8, ("y", "z")), Item(two, 5, 9, ())])
+    assert torch.equal(batch.pixels, torch.stack([one, two]))
+    assert (batch.labels.tolist(), batch.samples.tolist()) == ([4, 5], [7, 9])
+    assert (batch.pixels.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
+    assert batch.problems == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("items", [[], [Item(None, -1, 0, ("x",)), Item(None, -1, 1, ())]], ids=["none", "unread"])
+def test_collate_of_nothing_is_empty(items):
+    batch = collate(items)
+    assert [len(part) for part in batch[:3]] == [0, 0, 0]
+    assert (batch.pixels.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
+    assert batch.problems == tuple(problem for item in items for problem in item.problems)
+
+
+def same_batches(one: list[Batch], other: list[Batch]) -> bool:
+    return len(one) == len(other) and all(
+        a.problems == b.problems and all(torch.equal(x, y) for x, y in zip(a[:3], b[:3], strict=True))
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "test"])
+def test_loader_gives_the_same_batches_with_workers(train):
+    source = pictures(9, bad=[4])
+    samples = TrainSet(source, View(16), 0, bad_limit=2) if train else EvalSet(source, View(16, short_side=20))
+    batches = TrainBatches(9, 4, epochs=2, seed=0) if train else EvalBatches(9, 2)
+    alone, together = (list(loader(samples, batches, workers)) for workers in (0, 2))
+    assert len(alone) == (4 if train else 5)
+    assert same_batches(alone, together)
+
+
+def test_loader_from_the_middle_gives_the_rest():
+    samples = TrainSet(Drawn("parts", 0, 10), View(32), 0, bad_limit=0)
+    whole = list(loader(samples, TrainBatches(10, 4, epochs=2, seed=0), 0))
+    assert same_batches(list(loader(samples, TrainBatches(10, 4, epochs=2, seed=0, first=3), 0)), whole[3:])
+
+
+def test_loader_of_unreadable_files_names_them(tmp_path):
+    missing = [Sample(Path(tmp_path / f"{number}.png"), 0) for number in range(2)]
+    (batch,) = loader(EvalSet(Files(missing, "images"), View(16)), EvalBatches(2, 2), 0)
+    assert len(batch.pixels) == 0
+    assert batch.problems == tuple(f"{path} cannot be read: No such file or directory" for path, _ in missing)

@@ -1,0 +1,328 @@
+"""Settings: read from recipes, laid over one another, checked and written."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from cgnl.engine import config
+from cgnl.engine.config import Config, Data, Model, Optim, Paper, build, keys, load, merge, nested, plain, to_yaml
+
+
+def refused(call, *arguments) -> str:
+    """The sentence with which something is refused."""
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        call(*arguments)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+def test_load_of_nothing_is_the_defaults():
+    assert load() == Config()
+
+
+def test_load_reads_a_recipe_and_what_it_extends():
+    loaded = load("cub_r50_cgnl1")
+    assert loaded.model == Model("resnet50", "cgnl", 1, {"groups": 8}, "IMAGENET1K_V1", 0.5)
+    assert loaded.optim == Optim(
+        lr=0.01, batch_size=256, epochs=100, warmup_epochs=10, schedule="step", drops=(31, 61, 81)
+    )
+    assert loaded.data == Data(dataset="cub", size=448, test_short_side=512)
+    assert loaded.paper == Paper("main results on CUB, R-50 + 1 CGNL", 85.14, 96.88)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"optim.lr": 0.5, "optim.epochs": 7, "seed": 3},
+        {"optim": {"lr": 0.5, "epochs": 7}, "seed": 3},
+        {"optim": {"lr": 0.5}, "optim.epochs": 7, "seed": 3},
+        {"optim.lr": "0.5", "optim.epochs": "7", "seed": "3"},
+    ],
+    ids=["dotted", "nested", "both", "text"],
+)
+def test_load_lays_overrides_over_the_recipe(overrides):
+    before, after = load("parts"), load("parts", overrides)
+    changed = dataclasses.replace(before.optim, lr=0.5, epochs=7)
+    assert after == dataclasses.replace(before, optim=changed, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("data.size", "64", 64),
+        ("optim.lr", "1e-2", 0.01),
+        ("data.flip", "false", False),
+        ("model.block", "null", None),
+        ("optim.drops", "[1, 2]", (1, 2)),
+        ("data.area", "[0.5, 1]", (0.5, 1.0)),
+        ("data.root", "007", "007"),
+        ("name", "12", "12"),
+        ("precision", "16", "16"),
+        ("model.options", "{groups: 4}", {"groups": 4}),
+        ("model.options.groups", "4", {"groups": 4}),
+        ("model.options.norm", "group", {"norm": "group"}),
+    ],
+)
+def test_load_reads_text_as_the_type_of_its_setting(name, text, expected):
+    value = load(None, {name: text})
+    for part in name.removesuffix(".groups").removesuffix(".norm").split("."):
+        value = getattr(value, part)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_load_adds_options_of_the_block():
+    loaded = load("cub_r50_cgnl1", {"model.options.norm": "group", "model.options.groups": "4"})
+    assert loaded.model.options == {"groups": 4, "norm": "group"}
+
+
+def test_load_reads_a_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("optim: {lr: 1e-2}\ndata: {area: [0.2, 1]}\n")
+    assert load(file) == load(str(file)) == Config(optim=Optim(lr=0.01), data=Data(area=(0.2, 1.0)))
+
+
+def test_load_of_a_file_may_extend_a_recipe(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: cub_r50\noptim: {epochs: 7}\n")
+    row = load("cub_r50")
+    assert load(file) == dataclasses.replace(row, optim=dataclasses.replace(row.optim, epochs=7))
+
+
+def test_load_of_a_file_may_extend_one_beside_it(tmp_path):
+    (tmp_path / "common.yaml").write_text("extends: parts\nseed: 5\nname: common\n")
+    (tmp_path / "mine.yaml").write_text("extends: common\nname: mine\n")
+    assert load(tmp_path / "mine.yaml") == dataclasses.replace(load("parts"), seed=5, name="mine")
+
+
+def test_load_of_a_file_prefers_the_one_beside_it(tmp_path):
+    (tmp_path / "base.yaml").write_text("seed: 5\n")
+    (tmp_path / "mine.yaml").write_text("extends: base\n")
+    assert load(tmp_path / "mine.yaml") == Config(seed=5)
+
+
+def test_load_of_a_file_may_extend_the_recipe_of_its_own_name(tmp_path):
+    (tmp_path / "parts.yaml").write_text("extends: parts\nseed: 5\n")
+    assert load(tmp_path / "parts.yaml") == dataclasses.replace(load("parts"), seed=5)
+
+
+def test_load_refuses_files_that_extend_each_other(tmp_path):
+    (tmp_path / "one.yaml").write_text("extends: two\n")
+    (tmp_path / "two.yaml").write_text("extends: one\n")
+    assert "one" in refused(load, tmp_path / "one.yaml")
+
+
+def test_load_of_an_empty_file_is_the_defaults(tmp_path):
+    (tmp_path / "empty.yaml").touch()
+    assert load(tmp_path / "empty.yaml") == Config()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"optim: [1,\n", "is not YAML: while parsing"),
+        (b"\xff\xfe\x00", "is not YAML: 'utf-8' codec can't decode"),
+        (b"- 1\n- 2\n", "holds no settings"),
+        (b"just words\n", "holds no settings"),
+    ],
+    ids=["open bracket", "bytes", "list", "words"],
+)
+def test_load_refuses_what_is_no_recipe(tmp_path, content, message):
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(content)
+    assert f"{file} {message}" in refused(load, file)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("prts", "parts"), ("relations", "relation")])
+def test_load_names_the_nearest_recipe(name, hint):
+    assert refused(load, name) == f"there is no recipe {name!r}; did you mean {hint}?"
+
+
+def test_load_lists_the_recipes_when_none_is_near():
+    assert refused(load, "/nowhere/x.yaml").endswith(f"; there is {', '.join(config.recipes())}")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "hint"),
+    [
+        ("optim: {lrr: 1}", "optim.lrr", "optim.lr"),
+        ("lr: 1", "lr", "optim.lr"),
+        ("batch_size: 8", "batch_size", "optim.batch_size"),
+        ("data: {test_clip: 3}", "data.test_clip", "data.test_clips"),
+        ("model: {nam: resnet18}", "model.nam", "model.name"),
+        ("sed: 1", "sed", "seed"),
+        ("paper: {table: x, top_1: 50}", "paper.top_1", "paper.top1"),
+    ],
+)
+def test_load_refuses_a_misspelt_key(tmp_path, text, name, hint):
+    (tmp_path / "mine.yaml").write_text(text)
+    expected = f"there is no setting {name!r}; did you mean {hint}?"
+    assert refused(load, tmp_path / "mine.yaml") == expected
+
+
+def test_load_lists_the_settings_when_none_is_near():
+    message = refused(load, None, {"zzzzzz": 1})
+    assert message == f"there is no setting 'zzzzzz'; there is {', '.join(keys())}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("optim.lr", "fast", "float | None"),
+        ("optim.lr", True, "float | None"),
+        ("optim.lr.x", 1, "float | None"),
+        ("data.size", 64.5, "int"),
+        ("data.size", "large", "int"),
+        ("data.flip", "perhaps", "bool"),
+        ("data.area", [0.5], "tuple[float, float]"),
+        ("optim.drops", "never", "tuple[int, ...]"),
+        ("optim.schedule", "linear", "Literal['cosine', 'step']"),
+        ("data.cache", "disk", "Literal['none', 'gpu']"),
+        ("precision", "64", "Literal['auto', '32', 'bf16', '16']"),
+    ],
+)
+def test_load_refuses_a_value_of_another_type(name, value, wanted):
+    given = {"x": 1} if name.endswith(".x") else value
+    assert refused(load, None, {name: value}) == f"{name.removesuffix('.x')} = {given} is not of type {wanted}"
+
+
+@pytest.mark.parametrize("value", [16, 32])
+def test_load_takes_a_precision_that_yaml_read_as_a_number(tmp_path, value):
+    (tmp_path / "mine.yaml").write_text(f"precision: {value}\n")
+    assert load(tmp_path / "mine.yaml").precision == str(value)
+
+
+@pytest.mark.parametrize("name", ["optim.epochs", "optim.batch_size", "data.size", "model.blocks", "seed", "data.area"])
+def test_load_refuses_nothing_where_a_value_is_needed(name):
+    assert name in refused(load, None, {name: None})
+
+
+@pytest.mark.parametrize("group", ["data", "model", "optim"])
+@pytest.mark.parametrize("value", [None, 5, [1]], ids=str)
+def test_load_says_that_a_group_holds_settings(group, value):
+    message = refused(load, None, {group: value})
+    assert message.startswith(group)
+    assert "there is no setting" not in message
+
+
+def test_load_names_what_a_row_of_the_paper_lacks():
+    message = refused(load, None, {"paper": {"table": "a row"}})
+    assert "paper.top1" in message
+    assert "Namespace" not in message
+
+
+POSITIVE = [
+    *("data.size", "data.samples", "data.frames", "data.stride", "data.test_clips", "data.test_crops"),
+    *("data.test_size", "data.test_short_side", "optim.lr", "optim.batch_size", "optim.accumulate", "optim.epochs"),
+    *("optim.clip_norm", "model.blocks", "devices", "nodes", "test_every", "save_every", "patience"),
+]
+
+
+@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize("name", POSITIVE)
+def test_load_refuses_what_must_be_more_than_nothing(name, value):
+    given = float(value) if name in ("optim.lr", "optim.clip_norm") else value
+    assert refused(load, None, {name: value}) == f"{name} = {given} must be more than 0"
+
+
+def test_load_refuses_a_rate_that_is_no_number():
+    assert refused(load, None, {"optim.lr": float("nan")}) == "optim.lr = nan must be more than 0"
+
+
+@pytest.mark.parametrize("name", ["optim.warmup_epochs", "data.bad_limit", "data.workers"])
+def test_load_refuses_what_must_not_be_negative(name):
+    assert refused(load, None, {name: -1}) == f"{name} = -1 must not be below 0"
+    load(None, {name: 0})
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0, 1.5])
+@pytest.mark.parametrize("name", ["data.holdout", "model.dropout", "optim.ema"])
+def test_load_refuses_what_is_no_share(name, value):
+    assert refused(load, None, {name: value}) == f"{name} = {value} must be at least 0 and below 1"
+    load(None, {name: 0.0})
+
+
+@pytest.mark.parametrize("area", [(0.0, 1.0), (-0.5, 1.0), (1.0, 0.5)], ids=str)
+def test_load_refuses_an_area_that_is_none(area):
+    assert refused(load, None, {"data.area": list(area)}) == f"data.area = {area} must be a small and a large share"
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5])
+def test_load_refuses_a_smoothing_that_is_no_share(value):
+    assert refused(load, None, {"optim.label_smoothing": value}).startswith(f"optim.label_smoothing = {value} ")
+
+
+EVERYTHING = Config(
+    Data("cub", "birds", holdout=0.1, area=(0.5, 1.0), test_size=32, workers=3, cache="gpu"),
+    Model("resnet50", None, 5, {"groups": 4, "norm": "group"}, "weights.pth", 0.0),
+    Optim(0.5, drops=(1, 2), schedule="step", clip_norm=1.0, ema=0.5),
+    Paper("a row", 50.0),
+    name="12",
+    precision="32",
+    patience=3,
+    devices=2,
+)
+
+
+@pytest.mark.parametrize("settings", [Config(), EVERYTHING], ids=["defaults", "everything"])
+def test_to_yaml_is_read_back_as_it_was(tmp_path, settings):
+    assert build(yaml.safe_load(to_yaml(settings))) == settings
+    (tmp_path / "config.yaml").write_text(to_yaml(settings))
+    assert load(tmp_path / "config.yaml") == settings
+
+
+@pytest.mark.parametrize("settings", [Config(), EVERYTHING], ids=["defaults", "everything"])
+def test_plain_can_be_written_as_json(settings):
+    assert build(json.loads(json.dumps(plain(settings)))) == settings
+
+
+def test_plain_names_every_setting():
+    assert plain(EVERYTHING)["data"]["area"] == [0.5, 1.0]
+    assert plain(EVERYTHING)["paper"] == {"table": "a row", "top1": 50.0, "top5": None}
+    tree = plain(EVERYTHING)
+    names = [n if not isinstance(v, dict) else [f"{n}.{k}" for k in v] for n, v in tree.items()]
+    assert sorted(n for part in names for n in ([part] if isinstance(part, str) else part)) == sorted(keys())
+
+
+def test_keys_are_dotted_names():
+    assert {"seed", "name", "optim.lr", "data.root", "model.options", "paper.top1"} <= set(keys())
+    assert not {"data", "model", "optim", "paper"} & set(keys())
+    assert len(keys()) == len(set(keys()))
+
+
+def test_keys_of_a_type():
+    switches = {"channels_last", "compile", "sync_batchnorm", "deterministic", "tensorboard"}
+    assert set(keys(bool)) == switches | {"data.flip", "optim.nesterov"}
+
+
+def test_merge_goes_into_groups_and_changes_nothing():
+    base, over = {"a": {"x": 1, "y": 2}, "b": 3, "c": {"z": 1}}, {"a": {"y": 4}, "c": 5, "d": {"w": 6}}
+    assert merge(base, over) == {"a": {"x": 1, "y": 4}, "b": 3, "c": 5, "d": {"w": 6}}
+    assert base == {"a": {"x": 1, "y": 2}, "b": 3, "c": {"z": 1}}
+
+
+def test_nested_makes_groups_of_dotted_names():
+    assert nested({"a.b.c": 1, "a.b.d": 2, "a": {"e": 3}, "f": 4}) == {"a": {"b": {"c": 1, "d": 2}, "e": 3}, "f": 4}
+
+
+def test_recipes_leaves_out_what_is_only_extended():
+    assert {"parts", "relation", "actions", "cub_r50_cgnl1"} <= set(config.recipes())
+    assert not any(name.startswith("base") for name in config.recipes())
+
+
+def test_config_is_imported_without_anything_heavy():
+    heavy = ["torch", "numpy", "torchvision", "lightning", "jsonargparse", "yaml"]
+    script = f"import sys, cgnl.engine.config; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_load_needs_no_torch():
+    script = "import sys; from cgnl.engine.config import load; load('cub_r50'); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,188 @@
+"""Two processes train the network one would, test every sample once, and say it once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from filelock import FileLock
+
+from cgnl.data.embedded import EMBEDDED
+from cgnl.engine.checkpoint import build_network, open_trained
+from cgnl.engine.config import load
+from cgnl.engine.datasets import TRAIN_SEED
+from cgnl.engine.trainer import seed_everything
+from tests.engine.conftest import SETTINGS, normalized, table, weights
+
+ROOT = Path(__file__).parents[2]
+SEVERAL = {**SETTINGS, "model.name": "tiny_group", "model.dropout": 0.0, "data.samples": 52, "save_every": 5}
+"""Two epochs of six steps, and 13 samples to test on."""
+ONE_STEP = {
+    **SEVERAL,
+    "data.samples": 8,
+    "optim.epochs": 1,
+    "optim.momentum": 0.0,
+    "optim.weight_decay": 0.0,
+    "name": "one_step",
+}
+SCRIPT = """
+import json, shutil, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from cgnl.cli import main
+from cgnl.engine import callbacks
+from cgnl.engine.config import load
+from cgnl.engine.train import train
+from tests.engine.conftest import register
+register()
+write = callbacks.write
+
+def copying(checkpoint, path):  # keep the checkpoint in the middle of the second epoch
+    write(checkpoint, path)
+    if checkpoint["global_step"] == 10:
+        folder = path.parent.with_name("middle")
+        folder.mkdir(exist_ok=True)
+        shutil.copy(path, folder / "last.ckpt")
+
+callbacks.write = copying
+for settings, resume in json.loads(sys.argv[1]):
+    last = train(load("parts", settings), resume).folder / "last.ckpt"
+print("MARK", flush=True)
+if "eval" in sys.argv:
+    main(["eval", str(last), "--json"])
+"""
+
+
+def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> str:
+    """Run the script in a process of its own, and give what it prints."""
+    file = folder / "script.py"
+    file.write_text(SCRIPT)
+    environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, str(file), *arguments]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def settings_of(folder: Path, base: dict, **changes) -> dict:
+    return {**base, "devices": 2, "runs": str(folder), **changes}
+
+
+def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], str]) -> tuple[Path, str]:
+    """A folder that is filled once, whichever processes test in parallel, and what was printed meanwhile."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    printed = folder / "printed"
+    with FileLock(f"{folder}.lock"):
+        if not printed.exists():
+            folder.mkdir()
+            printed.write_text(make(folder))
+    return folder, printed.read_text()
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    """A run whose second process is started by the first: its folder, what it said, and what its test printed."""
+
+    def make(folder: Path) -> str:
+        return start(folder, json.dumps([[settings_of(folder, SEVERAL), False]]), "eval")
+
+    folder, out = once(tmp_path_factory, "launched", make)
+    *said, printed = out.split("MARK\n")  # each process says so
+    return folder / "run", "".join(said), printed
+
+
+@pytest.fixture(scope="module")
+def torchrun(tmp_path_factory):
+    """The folder of runs whose processes are started by torchrun: whole, of one step, and from the middle on."""
+
+    def make(folder: Path) -> str:
+        runs = [
+            [settings_of(folder, SEVERAL), False],
+            [settings_of(folder, ONE_STEP), False],
+            [settings_of(folder, SEVERAL, name="middle"), True],
+        ]
+        launcher = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
+        return start(folder, json.dumps(runs), launcher=launcher)
+
+    return once(tmp_path_factory, "torchrun", make)[0]
+
+
+@pytest.fixture
+def alone(run):
+    """The same run in one process."""
+    return run(**{name.replace(".", "__"): value for name, value in SEVERAL.items()}).folder
+
+
+def assert_near(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-5, atol=1e-6)
+
+
+def assert_same_table(folder: Path, other: Path):
+    for row, expected in zip(table(folder), table(other), strict=True):
+        assert row.keys() == expected.keys()
+        for name, value in expected.items():
+            tolerance = 1e-5 if name.endswith("loss") else 0.0
+            assert float(row[name]) == pytest.approx(float(value), rel=tolerance, abs=0), name
+
+
+def test_train_in_processes_it_starts_equals_one(launched, alone):
+    assert_near(weights(alone / "last.ckpt"), weights(launched[0] / "last.ckpt"))
+    assert_same_table(launched[0], alone)
+
+
+def test_train_in_processes_of_torchrun_equals_one(torchrun, alone):
+    assert_near(weights(alone / "last.ckpt"), weights(torchrun / "run" / "last.ckpt"))
+    assert_same_table(torchrun / "run", alone)
+
+
+def test_train_in_processes_tests_every_sample_once(launched, torchrun):
+    for folder in (launched[0], torchrun / "run"):
+        assert [row["test_count"] for row in table(folder)] == ["13.0", "13.0"]
+        assert json.loads((folder / "results.json").read_text())["test_count"] == 13
+
+
+def test_train_in_processes_speaks_once(launched):
+    folder, said, _ = launched
+    assert said.count("epoch 1 of 2") == 1
+    assert (folder / "log.txt").read_text().count("epoch 1 of 2") == 1
+    assert sorted(path.name for path in folder.parent.iterdir() if path.is_dir()) == ["middle", "run"]
+
+
+def test_train_in_processes_sums_the_gradients_of_all_samples(torchrun):
+    config = load("parts", ONE_STEP)
+    seed_everything(config.seed)
+    network = build_network(config.model, 12)
+    samples = [EMBEDDED["parts"][1](TRAIN_SEED, index) for index in range(8)]
+    labels = torch.tensor([sample.label for sample in samples])
+    loss = F.cross_entropy(network(normalized(torch.stack([sample.pixels for sample in samples]))), labels)
+    loss.backward()
+    end = open_trained(torchrun / "one_step" / "last.ckpt").network.state_dict()
+    for name, value in network.named_parameters():
+        assert value.grad is not None
+        moved = (value.detach() - end[name]) / (0.8 * 8 / 256)
+        torch.testing.assert_close(moved, value.grad, rtol=1e-4, atol=2e-6)
+
+
+def test_train_in_processes_goes_on_from_the_middle_of_an_epoch(torchrun):
+    assert torch.load(torchrun / "middle" / "last.ckpt", weights_only=True)["global_step"] == 12
+    assert_near(weights(torchrun / "run" / "last.ckpt"), weights(torchrun / "middle" / "last.ckpt"))
+    assert_same_table(torchrun / "middle", torchrun / "run")
+
+
+def test_eval_command_in_processes_prints_once(launched):
+    folder, _, printed = launched
+    (tested,) = json.loads(printed)["tests"]
+    expected = json.loads((folder / "results.json").read_text())
+    assert tested["test_count"] == 13
+    assert tested["test_top1"] == expected["test_top1"]
+    assert tested["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-5)

@@ -1,0 +1,151 @@
+"""Checkpoints tested again give the numbers of the run they come from."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from cgnl.engine.evaluate import evaluate
+from tests.engine.conftest import PICTURES, VIDEOS, write_frame_folders, write_pictures
+
+
+@pytest.mark.parametrize("settings", [{}, {"optim__ema": 0.9}, {"test_every": 2, "optim__epochs": 3}], ids=str)
+def test_evaluate_equals_the_last_test_of_training(run, settings):
+    result = run(data__samples=72, optim__lr=2.0, **settings)
+    assert evaluate(result.folder / "last.ckpt")["test"] == result.test
+
+
+def test_evaluate_of_the_best_equals_its_test(run):
+    result = run(data__samples=72, optim__lr=2.0, optim__epochs=4)
+    assert evaluate(str(result.folder / "best.ckpt"))["test"]["test_top1"] == result.best
+
+
+def test_evaluate_of_pictures_that_were_held_out(run, tmp_path):
+    write_pictures(tmp_path / "data")
+    result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
+    assert evaluate(result.folder / "last.ckpt")["test"] == result.test
+
+
+def test_evaluate_of_videos_takes_all_views(run, tmp_path):
+    write_frame_folders(tmp_path / "data", contrast=4)
+    result = run(recipe=None, data__root=str(tmp_path / "data"), **VIDEOS)
+    tested = evaluate(result.folder / "last.ckpt")
+    assert tested["test"] == result.test
+    assert tested["test"]["test_views"] == 6
+    assert "softmax averaged over 6 views" in tested["words"][0]
+
+
+def test_evaluate_takes_other_views_when_told(run, tmp_path):
+    write_frame_folders(tmp_path / "data", contrast=4)
+    result = run(recipe=None, data__root=str(tmp_path / "data"), **VIDEOS)
+    tested = evaluate(result.folder / "last.ckpt", {"data.test_clips": 1, "data.test_crops": 1})["test"]
+    between = {name: value for name, value in result.rows[-1].items() if name.startswith("test_")}
+    assert tested == pytest.approx(between, rel=1e-6)
+
+
+def test_evaluate_finds_the_data_elsewhere(run, tmp_path):
+    write_pictures(tmp_path / "data")
+    result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
+    shutil.move(tmp_path / "data", tmp_path / "moved")
+    assert evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "moved")})["test"] == result.test
+    with pytest.raises(ValueError, match=str(tmp_path / "data")):
+        evaluate(result.folder / "last.ckpt")
+
+
+@pytest.mark.parametrize("classes", ["ab", "abcd", "abd"])
+def test_evaluate_refuses_other_classes(run, tmp_path, classes):
+    write_pictures(tmp_path / "data")
+    write_pictures(tmp_path / "other", classes)
+    result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
+    with pytest.raises(
+        ValueError, match=rf"last\.ckpt knows 3 classes of images, which are not the {len(classes)} classes"
+    ):
+        evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "other")})
+
+
+def test_evaluate_refuses_videos_for_a_network_of_pictures(run, tmp_path):
+    write_pictures(tmp_path / "data")
+    write_frame_folders(tmp_path / "videos")
+    result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
+    with pytest.raises(ValueError, match="3 classes of images, which are not the 3 classes of videos"):
+        evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "videos")})
+
+
+@pytest.mark.parametrize("setting", ["model.name", "model.dropout"])
+def test_evaluate_refuses_another_network(run, setting):
+    with pytest.raises(ValueError, match="model settings cannot be changed"):
+        evaluate(run().folder / "last.ckpt", {setting: "tiny"})
+
+
+def test_evaluate_counts_what_it_cannot_read(run, tmp_path):
+    for split in ("train", "test"):
+        write_pictures(tmp_path / "data" / split)
+    result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
+    (tmp_path / "data" / "test" / "b" / "3.png").write_bytes(b"")
+    tested = evaluate(result.folder / "last.ckpt")
+    assert tested["test"]["test_count"] == 23
+    assert tested["words"][-1].startswith("1 samples could not be read: ")
+    assert "b/3.png" in tested["words"][-1]
+
+
+def test_evaluate_stops_at_more_unreadable_samples_than_the_limit(run, tmp_path):
+    for split in ("train", "test"):
+        write_pictures(tmp_path / "data" / split)
+    result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
+    for path in (tmp_path / "data" / "test").glob("*/*"):
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"which is more than data\.bad_limit = 10; one is: .*test/a/0\.png"):
+        evaluate(result.folder / "last.ckpt", {"data.bad_limit": 10})
+
+
+def test_evaluate_leaves_the_checkpoint_and_its_folder_alone(run):
+    folder = run().folder
+    before = {path: path.read_bytes() for path in folder.rglob("*")}
+    evaluate(folder / "best.ckpt")
+    assert {path: path.read_bytes() for path in folder.rglob("*")} == before
+
+
+def test_eval_command_prints_json(run, cgnl):
+    result = run(data__samples=72)
+    path = str(result.folder / "last.ckpt")
+    status, out, err = cgnl("eval", path, "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {"tests": [{"checkpoint": path, **result.test}], "mean_top1": result.test["test_top1"]}
+
+
+def test_eval_command_averages_several_checkpoints(run, cgnl):
+    results = [run(data__samples=72, optim__lr=2.0, optim__epochs=4, seed=seed) for seed in range(3)]
+    accuracies = [result.test["test_top1"] for result in results]
+    assert len(set(accuracies)) > 1
+    paths = [str(result.folder / "last.ckpt") for result in results]
+    status, out, _ = cgnl("eval", *paths)
+    assert status == 0
+    assert out.endswith(f"mean of 3: top-1 {sum(accuracies) / 3:.2%}\n")
+    printed = json.loads(cgnl("eval", *paths, "--json")[1])
+    assert printed["mean_top1"] == pytest.approx(sum(accuracies) / 3)
+    assert [test["test_top1"] for test in printed["tests"]] == accuracies
+
+
+def test_eval_command_says_one_sentence_on_a_broken_checkpoint(run, cgnl):
+    path = run().folder / "last.ckpt"
+    path.write_bytes(path.read_bytes()[:1000])
+    status, out, err = cgnl("eval", path)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"cgnl eval: {path} is not a whole checkpoint: ")
+    assert err.count("\n") == 1
+
+
+def test_eval_command_takes_settings(run, cgnl):
+    path = run(data__samples=72).folder / "last.ckpt"
+    status, out, _ = cgnl("eval", path, "data.samples=40", "--json")
+    assert status == 0
+    assert json.loads(out)["tests"][0]["test_count"] == 10
+
+
+def test_evaluate_does_not_depend_on_the_seed_of_the_process(run):
+    path = run(model__dropout=0.5).folder / "last.ckpt"
+    torch.manual_seed(1)
+    one = evaluate(path)
+    torch.manual_seed(2)
+    assert evaluate(path) == one

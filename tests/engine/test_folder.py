@@ -1,0 +1,168 @@
+"""The folder of a run: which one it is, and what may be other when a run goes on."""
+
+import json
+import logging
+import os
+from importlib import metadata
+
+import pytest
+import torch
+
+from cgnl.engine.config import load, plain
+from cgnl.engine.folder import STARTED_IN, check_same, environment, run_folder, shared, start_log
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """The folder of a run that is begun."""
+
+    def call(name="run", resume=False):
+        folder = run_folder(load(None, {"name": name, "runs": str(tmp_path / "runs")}), resume)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").touch()
+        return folder.relative_to(tmp_path / "runs").as_posix()
+
+    return call
+
+
+def test_run_folder_counts_runs_of_a_name(begin):
+    assert [begin() for _ in range(11)] == ["run", *(f"run-{number}" for number in range(2, 12))]
+
+
+def test_run_folder_of_one_name_is_not_that_of_another(begin):
+    assert [begin(name) for name in ("run", "running", "run2", "ru")] == ["run", "running", "run2", "ru"]
+
+
+@pytest.mark.parametrize("name", ["a[b]", "sub/run", "lr=0.1", "run*", "run-5"])
+def test_run_folder_is_new_whatever_the_name(begin, name):
+    folders = [begin(name) for _ in range(3)]
+    assert folders[0] == name
+    assert len(set(folders)) == 3
+
+
+def test_run_folder_resume_takes_the_newest_by_number(begin):
+    for _ in range(10):
+        begin()
+    assert begin(resume=True) == "run-10"
+
+
+def test_run_folder_resume_without_a_run_begins_one(begin):
+    assert begin(resume=True) == "run"
+
+
+def test_run_folder_that_was_never_begun_is_taken(begin, tmp_path):
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    assert begin() == "run"
+
+
+@pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID"])
+def test_run_folder_is_one_for_all_processes_of_a_launcher(begin, monkeypatch, variable):
+    monkeypatch.setenv(variable, "0")
+    assert begin() == "run"
+    monkeypatch.setenv(variable, "1")
+    assert begin() == "run"
+
+
+def test_run_folder_of_a_launcher_is_not_written_over(begin, monkeypatch):
+    begin()
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match=r"run is there already: go on with --resume, or give the run another name"):
+        begin()
+    assert begin(resume=True) == "run"
+
+
+def test_shared_names_the_folder_to_processes_that_are_started_meanwhile(tmp_path):
+    with shared(tmp_path / "run-7"):
+        assert run_folder(load(None, {"name": "run", "runs": str(tmp_path)}), False) == tmp_path / "run-7"
+    assert STARTED_IN not in os.environ
+
+
+def test_shared_leaves_what_its_own_parent_named(tmp_path, monkeypatch):
+    monkeypatch.setenv(STARTED_IN, str(tmp_path / "run"))
+    with shared(tmp_path / "run"):
+        pass
+    assert os.environ[STARTED_IN] == str(tmp_path / "run")
+
+
+FREE = {
+    "name": "other",
+    "runs": "elsewhere",
+    "devices": 2,
+    "nodes": 2,
+    "accelerator": "cpu",
+    "test_every": 5,
+    "save_every": 7,
+    "patience": 3,
+    "tensorboard": True,
+    "data.root": "elsewhere",
+    "data.lists": "elsewhere",
+    "data.workers": 3,
+    "data.cache": "gpu",
+    "data.bad_limit": 7,
+}
+FIXED = {
+    "seed": 1,
+    "precision": "32",
+    "channels_last": False,
+    "deterministic": True,
+    "data.dataset": "folder",
+    "data.samples": 7,
+    "data.area": [0.5, 1.0],
+    "data.flip": False,
+    "model.name": "resnet50",
+    "model.block": None,
+    "model.options": {"groups": 2},
+    "model.dropout": 0.1,
+    "optim.lr": 0.5,
+    "optim.batch_size": 16,
+    "optim.accumulate": 2,
+    "optim.epochs": 7,
+    "optim.drops": [1],
+    "optim.ema": 0.5,
+}
+
+
+@pytest.mark.parametrize("setting", FREE)
+def test_check_same_lets_a_run_go_on_elsewhere(setting, tmp_path):
+    check_same(load("parts", {setting: FREE[setting]}), {"cgnl": {"config": plain(load("parts"))}}, tmp_path)
+
+
+@pytest.mark.parametrize("setting", FIXED)
+def test_check_same_names_the_setting_that_is_another(setting, tmp_path):
+    begun = load("parts", {setting: FIXED[setting]})
+    with pytest.raises(ValueError, match=rf"last\.ckpt was begun with {setting} = .*, not ") as error:
+        check_same(load("parts"), {"cgnl": {"config": plain(begun)}}, tmp_path / "last.ckpt")
+    assert "\n" not in str(error.value)
+
+
+def test_check_same_accepts_a_checkpoint_as_it_is_read_back(tmp_path):
+    config = load("cub_r50_cgnl1", {"model.options": {"groups": 4}})
+    torch.save(plain(config), tmp_path / "config")
+    check_same(config, {"cgnl": {"config": torch.load(tmp_path / "config", weights_only=True)}}, tmp_path)
+
+
+def test_environment_names_what_is_installed():
+    described = json.loads(json.dumps(environment()))
+    assert described["packages"]["torch"] == metadata.version("torch")
+    assert described["python"].count(".") == 2
+
+
+def test_start_log_writes_to_the_folder_and_the_screen(tmp_path, capsys):
+    start_log(tmp_path, first=True)
+    logging.getLogger("cgnl").info("[bold]5 of 10%s", "%")
+    assert capsys.readouterr().out == "[bold]5 of 10%\n"
+    assert (tmp_path / "log.txt").read_text().endswith(" INFO [bold]5 of 10%\n")
+
+
+def test_start_log_twice_says_things_once(tmp_path, capsys):
+    start_log(tmp_path, first=True)
+    start_log(tmp_path, first=True)
+    logging.getLogger("cgnl").info("hello")
+    assert capsys.readouterr().out == "hello\n"
+
+
+def test_start_log_of_another_process_says_nothing(tmp_path, capsys):
+    start_log(tmp_path, first=False)
+    logging.getLogger("cgnl").info("hello")
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "log.txt").exists()

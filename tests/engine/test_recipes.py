@@ -1,0 +1,192 @@
+"""The shipped recipes: rows of the paper's tables, and embedded datasets."""
+
+import dataclasses
+import functools
+import re
+
+import pytest
+import torch
+import yaml
+from torch.nn.functional import cross_entropy
+
+from cgnl.engine import config
+from cgnl.engine.checkpoint import build_network
+from cgnl.engine.config import EMBEDDED, Model, build, recipes, to_yaml
+
+load = functools.cache(config.load)
+ROWS = [name for name in recipes() if name not in EMBEDDED]
+
+PAPER = {
+    # kernel functions on CUB
+    "cub_r50": (84.05, 96.00),
+    "cub_r50_cgnl1": (85.14, 96.88),
+    "cub_r50_cgnlx1": (84.10, 95.78),
+    "cub_r50_cgnl1_embedded_gaussian": (84.01, 96.08),
+    # UCF101
+    "ucf101_r50": (81.62, 94.62),
+    "ucf101_r50_nl1": (82.88, 95.74),
+    "ucf101_r50_cgnl1": (83.38, 95.42),
+    # groups on CUB
+    "cub_r101_cgnl1_groups1": (86.17, 97.82),
+    "cub_r101_cgnl1_groups4": (86.24, 97.05),
+    "cub_r101_cgnl1_groups16": (86.13, 96.75),
+    "cub_r101_cgnl1_groups32": (86.04, 96.69),
+    "cub_r101_cgnl5_groups1": (86.01, 95.97),
+    "cub_r101_cgnl5_groups4": (86.19, 96.07),
+    "cub_r101_cgnl5_groups16": (86.43, 98.89),
+    "cub_r101_cgnl5_groups32": (86.10, 97.13),
+    # groups on Mini-Kinetics
+    "mini_kinetics_r50_cgnl1_groups1": (77.16, 93.56),
+    "mini_kinetics_r50_cgnl1_groups4": (77.56, 93.00),
+    "mini_kinetics_r101_cgnl1_groups1": (78.79, 93.64),
+    "mini_kinetics_r101_cgnl1_groups4": (79.06, 93.54),
+    # a simple residual block on CUB
+    "cub_r50_residual1": (84.11, 96.23),
+    # main results on Mini-Kinetics
+    "mini_kinetics_r50": (75.54, 92.16),
+    "mini_kinetics_r50_nl1": (76.53, 92.90),
+    "mini_kinetics_r50_cgnl1": (77.76, 93.18),
+    "mini_kinetics_r50_nl5": (77.53, 94.00),
+    "mini_kinetics_r50_cgnl5": (78.79, 94.37),
+    "mini_kinetics_r101": (77.44, 93.18),
+    "mini_kinetics_r101_nl1": (78.02, 93.86),
+    "mini_kinetics_r101_cgnl1": (79.54, 93.84),
+    "mini_kinetics_r101_nl5": (79.21, 93.21),
+    "mini_kinetics_r101_cgnl5": (79.88, 93.37),
+    # main results on CUB
+    "cub_r50_nl1": (84.79, 96.76),
+    "cub_r50_nl5": (85.10, 96.18),
+    "cub_r50_cgnl5": (85.68, 96.69),
+    "cub_r101": (85.05, 96.70),
+    "cub_r101_nl1": (85.49, 97.04),
+    "cub_r101_cgnl1": (86.35, 97.86),
+    "cub_r101_nl5": (86.10, 96.35),
+    "cub_r101_cgnl5": (86.24, 97.23),
+    # ImageNet
+    "imagenet_r50": (76.15, 92.87),
+    "imagenet_r50_cgnl1": (77.69, 93.64),
+    "imagenet_r50_cgnlx1": (77.32, 93.46),
+    "imagenet_r152": (78.31, 94.06),
+    "imagenet_r152_cgnl1": (79.53, 94.59),
+    "imagenet_r152_cgnlx1": (79.37, 94.47),
+}
+"""Row -> top-1 and top-5 of the paper; a row that stands in two tables is named at the first."""
+
+SEEN = {  # dataset: side in training, side in the test, short side, clips, crops
+    "cub": ("cub", 448, None, 512, 10, 3),
+    "imagenet": ("imagenet", 224, None, 256, 10, 3),
+    "ucf101": ("ucf101", 224, None, 256, 10, 3),
+    "mini_kinetics": ("mini_kinetics200", 224, None, 256, 10, 3),
+}
+
+
+def dataset_of(recipe: str) -> str:
+    return recipe.partition("_r")[0]
+
+
+def raw(recipe: str) -> dict:
+    return yaml.safe_load((config._home() / f"{recipe}.yaml").read_text())
+
+
+@pytest.mark.parametrize("recipe", [*EMBEDDED, "cub_r50_cgnl1_embedded_gaussian", "ucf101_r50", "imagenet_r152_cgnlx1"])
+def test_recipe_is_read_back_as_it_was(recipe):
+    assert build(yaml.safe_load(to_yaml(load(recipe)))) == load(recipe)
+
+
+def test_recipes_are_the_rows_of_the_paper_and_the_embedded_datasets():
+    assert sorted(recipes()) == sorted([*PAPER, *EMBEDDED])
+
+
+@pytest.mark.parametrize("recipe", ROWS)
+def test_recipe_reports_the_numbers_of_the_paper(recipe):
+    paper = load(recipe).paper
+    assert paper is not None
+    assert (paper.top1, paper.top5) == PAPER[recipe]
+    assert 50 < paper.top1 < PAPER[recipe][1] < 100
+
+
+@pytest.mark.parametrize("recipe", EMBEDDED)
+def test_recipe_of_an_embedded_dataset_stands_by_itself(recipe):
+    loaded = load(recipe)
+    assert loaded.paper is None
+    assert loaded.data.dataset == recipe
+    assert loaded.model.weights is None
+    assert "extends" not in raw(recipe)
+
+
+@pytest.mark.parametrize("recipe", ROWS)
+def test_recipe_extends_base_in_the_end(recipe):
+    chain = [recipe]
+    while "extends" in raw(chain[-1]):
+        chain.append(raw(chain[-1])["extends"])
+    assert chain[-1] == "base"
+    assert chain[1] == f"base_{dataset_of(recipe)}"
+
+
+@pytest.mark.parametrize("recipe", ROWS)
+def test_recipe_differs_from_its_dataset_in_the_network_alone(recipe):
+    base = load(f"base_{dataset_of(recipe)}")
+    loaded = load(recipe)
+    assert dataclasses.replace(loaded, model=base.model, paper=None) == base
+    assert (loaded.model.weights, loaded.model.dropout) == ("IMAGENET1K_V1", 0.5)
+
+
+@pytest.mark.parametrize("dataset", SEEN)
+def test_recipe_sees_samples_as_the_paper_does(dataset):
+    data = load(f"base_{dataset}").data
+    seen = (data.dataset, data.size, data.test_size, data.test_short_side, data.test_clips, data.test_crops)
+    assert seen == SEEN[dataset]
+    assert (data.area, data.flip, data.frames, data.stride) == ((0.08, 1.25), True, 32, 2)
+
+
+@pytest.mark.parametrize("dataset", SEEN)
+def test_recipe_learns_as_the_released_code_does(dataset):
+    optim = load(f"base_{dataset}").optim
+    assert (optim.lr, optim.epochs, optim.warmup_epochs, optim.drops) == (0.01, 100, 10, (31, 61, 81))
+    assert (optim.schedule, optim.momentum, optim.weight_decay) == ("step", 0.9, 1e-4)
+    assert optim.batch_size == (256 if dataset in ("cub", "imagenet") else 64)
+
+
+@pytest.mark.parametrize("recipe", ROWS)
+def test_recipe_is_named_by_its_network(recipe):
+    parsed = re.fullmatch(
+        r"(cub|imagenet|ucf101|mini_kinetics)_r(\d+)(?:_([a-z]+)(\d))?(?:_groups(\d+)|_(embedded_gaussian))?", recipe
+    )
+    assert parsed is not None
+    dataset, depth, block, blocks, groups, kernel = parsed.groups()
+    model = load(recipe).model
+    video = "c2d_" if dataset in ("ucf101", "mini_kinetics") else ""
+    assert (model.name, model.block) == (f"{video}resnet{depth}", block)
+    assert block is None or model.blocks == int(blocks)
+    options = {} if block in (None, "nl") else {"groups": int(groups or (1 if dataset == "ucf101" else 8))}
+    assert model.options == options | ({"kernel": kernel} if kernel else {})
+
+
+def networks() -> dict[str, Model]:
+    """The different networks of all recipes, each by the first that has it."""
+    found: dict[str, tuple[str, Model]] = {}
+    for recipe in recipes():
+        model = Model(**config.read_recipe(recipe)["model"])
+        found.setdefault(repr((model.name, model.block, model.block and model.blocks, model.options)), (recipe, model))
+    return dict(found.values())
+
+
+NETWORKS = networks()
+
+
+@pytest.mark.parametrize("recipe", NETWORKS)
+def test_recipe_network_takes_a_step(recipe, monkeypatch):
+    monkeypatch.setattr(torch.nn.init, "kaiming_normal_", lambda weight, **_: weight)  # drawn once is enough
+    model = NETWORKS[recipe]
+    assert model.name is not None
+    network = build_network(model, num_classes=5, load=False)
+    side = 64 if model.name in ("resnet18", "resnet50") else 32
+    shape = (2, 3, 8, side, side) if model.name.startswith("c2d") else (2, 3, side, side)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    before = network.get_submodule("fc").get_parameter("weight").detach().clone()
+    loss = cross_entropy(network(torch.randn(shape)), torch.tensor([0, 4]))
+    loss.backward()
+    optimizer.step()
+    assert loss.isfinite()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+    assert not torch.equal(before, network.get_submodule("fc").get_parameter("weight"))

@@ -1,0 +1,364 @@
+"""Runs from beginning to end: what they leave, and that one which was stopped ends as if it had not been."""
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cgnl.engine import callbacks
+from cgnl.engine.config import load
+from cgnl.engine.datasets import open_dataset
+from cgnl.engine.task import Classification
+from cgnl.engine.train import command, fitting_batch, resolved, train
+from tests.engine.conftest import SETTINGS, options, same, table, weights
+
+ROOT = Path(__file__).parents[2]
+VARIANTS = {
+    "plain": {},
+    "accumulate": {"optim__accumulate": 2},
+    "ema": {"optim__ema": 0.9},
+    "test_every": {"test_every": 2},
+    "last epoch without a test in between": {"test_every": 2, "optim__epochs": 1, "optim__warmup_epochs": 2},
+    "workers": {"data__workers": 1},
+    "ema and accumulate": {"optim__ema": 0.9, "optim__accumulate": 2, "optim__clip_norm": 0.5},
+    "patience": {"patience": 1, "optim__epochs": 4, "optim__lr": 1e-6},
+}
+RESUMABLE = {"save_every": 2, "model__dropout": 0.5}
+
+
+class Death(BaseException):
+    """The end of a process."""
+
+
+def dying(step, number: int):
+    """A step of ``Classification`` that ends the process in a batch."""
+
+    def call(self, batch, batch_idx):
+        if batch_idx == number:
+            raise Death
+        return step(self, batch, batch_idx)
+
+    return call
+
+
+def assert_same_run(one, other):
+    assert same(weights(one.folder / "last.ckpt"), weights(other.folder / "last.ckpt"))
+    assert same(weights(one.folder / "best.ckpt"), weights(other.folder / "best.ckpt"))
+    assert table(one.folder) == table(other.folder)
+    assert (one.test, one.best, one.unreadable) == (other.test, other.best, other.unreadable)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_train_resume_after_a_death_in_any_step_ends_the_same(run, tmp_path, monkeypatch, variant):
+    settings = RESUMABLE | VARIANTS[variant]
+    whole = run(runs=tmp_path / "whole", **settings)
+    batches = whole.rows[-1]["step"] * settings.get("optim__accumulate", 1)
+    assert batches >= 6
+    for k in range(batches):
+        with monkeypatch.context() as patch:
+            patch.setattr(Classification, "training_step", dying(Classification.training_step, k))
+            with pytest.raises(Death):
+                run(runs=tmp_path / f"{k}", **settings)
+        assert_same_run(run(resume=True, runs=tmp_path / f"{k}", **settings), whole)
+
+
+def test_train_resume_after_a_death_in_a_test_ends_the_same(run, tmp_path, monkeypatch):
+    whole = run(runs=tmp_path / "whole", **RESUMABLE)
+    with monkeypatch.context() as patch:
+        patch.setattr(Classification, "validation_step", dying(Classification.validation_step, 0))
+        with pytest.raises(Death):
+            run(runs=tmp_path / "part", **RESUMABLE)
+    assert_same_run(run(resume=True, runs=tmp_path / "part", **RESUMABLE), whole)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_train_resume_after_a_death_at_any_write_ends_the_same(run, tmp_path, monkeypatch, before):
+    original, whole = callbacks.write, run(runs=tmp_path / "whole", **RESUMABLE)
+    deaths = 0
+    for last in itertools.count():
+        written = itertools.count()
+
+        def write(checkpoint, path, written=written, last=last):
+            dies = next(written) == last
+            if not (dies and before):
+                original(checkpoint, path)
+            if dies:
+                raise Death
+
+        with monkeypatch.context() as patch:
+            patch.setattr(callbacks, "write", write)
+            try:
+                run(runs=tmp_path / f"{last}", **RESUMABLE)
+                break
+            except Death:
+                deaths += 1
+        assert_same_run(run(resume=True, runs=tmp_path / f"{last}", **RESUMABLE), whole)
+    assert deaths >= 5
+
+
+def test_train_resume_may_die_again(run, tmp_path, monkeypatch):
+    whole = run(runs=tmp_path / "whole", **RESUMABLE)
+    for k in range(6):
+        with monkeypatch.context() as patch:
+            patch.setattr(Classification, "training_step", dying(Classification.training_step, k))
+            with pytest.raises(Death):
+                run(resume=k > 0, runs=tmp_path / "part", **RESUMABLE | {"save_every": 1})
+    settings = RESUMABLE | {"save_every": 1}
+    assert_same_run(run(resume=True, runs=tmp_path / "part", **settings), whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, number):
+    settings = {"model__dropout": 0.5}
+    whole, handler = run(runs=tmp_path / "whole", **settings), signal.getsignal(number)
+    training_step = Classification.training_step
+    for k in range(6):
+
+        def step(self, batch, batch_idx, k=k):
+            if batch_idx == k:
+                signal.raise_signal(number)
+            return training_step(self, batch, batch_idx)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Classification, "training_step", step)
+            with pytest.raises(SystemExit) as stop:
+                run(runs=tmp_path / f"{k}", **settings)
+        assert stop.value.code == 130
+        assert signal.getsignal(number) is handler
+        folder = tmp_path / f"{k}" / "run"
+        assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == k + 1
+        assert "--resume goes on" in (folder / "log.txt").read_text()
+        assert_same_run(run(resume=True, runs=tmp_path / f"{k}", **settings), whole)
+
+
+@pytest.mark.parametrize(("name", "status", "saved"), [("SIGKILL", -signal.SIGKILL, 2), ("SIGINT", 130, 4)])
+def test_train_command_that_was_ended_goes_on(run, cgnl, tmp_path, name, status, saved):
+    script = f"""
+import os, signal, sys, torch
+torch.set_num_threads({torch.get_num_threads()})
+from cgnl.cli import main
+from cgnl.engine.task import Classification
+from tests.engine.conftest import register
+register()
+original = Classification.training_step
+def step(self, batch, batch_idx):
+    if batch_idx == 3:
+        os.kill(os.getpid(), signal.{name})
+    return original(self, batch, batch_idx)
+Classification.training_step = step
+sys.exit(main(sys.argv[1:]))
+"""
+    settings = {"model__dropout": 0.5, "save_every": 2, "data__samples": 36}  # four steps in an epoch
+    arguments = ["train", "parts", *options(**settings, runs=tmp_path / "part")]
+    ended = subprocess.run([sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True)
+    folder = tmp_path / "part" / "run"
+    assert ended.returncode == status, ended.stderr
+    assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == saved
+    assert "Traceback" not in ended.stderr
+    assert cgnl(*arguments, "--resume")[0] == 0
+    whole = run(runs=tmp_path / "whole", **settings)
+    assert same(weights(folder / "last.ckpt"), weights(whole.folder / "last.ckpt"))
+    assert table(folder) == table(whole.folder)
+
+
+def test_train_leaves_a_folder_with_everything(run):
+    result = run()
+    names = {path.name for path in result.folder.iterdir()}
+    wanted = {"config.yaml", "metrics.csv", "best.ckpt", "last.ckpt", "log.txt", "environment.json", "results.json"}
+    assert names == wanted
+
+
+def test_train_writes_its_settings_as_a_recipe(run, tmp_path):
+    folder = run(optim__drops=[1, 2], data__area=[0.5, 1.0], optim__ema=0.5).folder
+    again = load(folder / "config.yaml")
+    given = load(
+        "parts",
+        {**SETTINGS, "runs": str(tmp_path), "optim.drops": [1, 2], "data.area": [0.5, 1.0], "optim.ema": 0.5},
+    )
+    assert again == given
+    second = run(recipe=str(folder / "config.yaml"), optim__drops=[1, 2], optim__ema=0.5)
+    assert same(weights(folder / "last.ckpt"), weights(second.folder / "last.ckpt"))
+
+
+def test_train_table_has_one_row_for_each_epoch(run):
+    result = run(optim__warmup_epochs=1)
+    rows = table(result.folder)
+    assert [(row["epoch"], row["step"]) for row in rows] == [("1", "3"), ("2", "6"), ("3", "9")]
+    assert [float(row["train_loss"]) for row in rows] == [row["train_loss"] for row in result.rows]
+    assert float(rows[-1]["test_top1"]) == result.test["test_top1"]
+
+
+def test_train_writes_results(run):
+    result = run()
+    summary = json.loads((result.folder / "results.json").read_text())
+    assert summary == {**result.test, "best_top1": result.best, "unreadable": 0, "seconds": result.seconds}
+
+
+def test_train_never_writes_over_another_run(run):
+    first, second, third = run(seed=1), run(seed=2), run(seed=3)
+    assert [r.folder.name for r in (first, second, third)] == ["run", "run-2", "run-3"]
+    assert not same(weights(first.folder / "last.ckpt"), weights(second.folder / "last.ckpt"))
+
+
+def test_train_resume_takes_the_newest_run(run, monkeypatch):
+    first = run()
+    before = (first.folder / "last.ckpt").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Classification, "training_step", dying(Classification.training_step, 5))
+        with pytest.raises(Death):
+            run()
+    assert run(resume=True).folder.name == "run-2"
+    assert (first.folder / "last.ckpt").read_bytes() == before
+
+
+def test_train_twice_in_a_process_makes_two_runs(tmp_path):
+    one, other = (
+        train(load("parts", {**SETTINGS, "runs": str(tmp_path), "name": name})).folder for name in ("one", "other")
+    )
+    assert (one.name, other.name) == ("one", "other")
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"optim__lr": 0.5}, "optim.lr = 0.8, not 0.5"),
+        ({"seed": 1}, "seed = 0, not 1"),
+        ({"data__samples": 28}, "data.samples = 24, not 28"),
+        ({"model__name": "tiny_group"}, "model.name = tiny, not tiny_group"),
+        ({"precision": "bf16"}, "precision = auto, not bf16"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_train_resume_refuses_other_settings(run, setting, sentence):
+    folder = run().folder
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".ckpt", ".yaml", ".csv")}
+    with pytest.raises(ValueError, match=sentence) as error:
+        run(resume=True, **setting)
+    assert str(folder / "last.ckpt") in str(error.value)
+    assert {name: (folder / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize(
+    "setting", [{"test_every": 2}, {"save_every": 1}, {"data__workers": 1}, {"patience": 9}], ids=str
+)
+def test_train_resume_goes_on_with_what_may_change(run, tmp_path, monkeypatch, setting):
+    whole = run(runs=tmp_path / "whole", **RESUMABLE)
+    with monkeypatch.context() as patch:
+        patch.setattr(Classification, "training_step", dying(Classification.training_step, 4))
+        with pytest.raises(Death):
+            run(**RESUMABLE)
+    part = run(resume=True, **RESUMABLE | setting)
+    assert same(weights(part.folder / "last.ckpt"), weights(whole.folder / "last.ckpt"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"optim__ema": 0.9}, {"test_every": 2, "optim__epochs": 3}], ids=str)
+def test_train_resume_of_a_finished_run_changes_nothing(run, settings):
+    first = run(**settings)
+    before, rows = weights(first.folder / "last.ckpt"), table(first.folder)
+    again = run(resume=True, **settings)
+    assert same(weights(again.folder / "last.ckpt"), before)
+    assert table(again.folder) == rows
+    assert (again.test, again.best) == (first.test, first.best)
+
+
+def test_train_resume_of_a_run_that_ran_out_of_patience_changes_nothing(run):
+    settings = {"patience": 1, "optim__epochs": 5, "optim__lr": 1e-6}
+    first = run(**settings)
+    before, rows = weights(first.folder / "last.ckpt"), table(first.folder)
+    assert len(rows) == 2
+    again = run(resume=True, **settings)
+    assert table(again.folder) == rows
+    assert same(weights(again.folder / "last.ckpt"), before)
+
+
+def test_train_resume_without_a_checkpoint_begins_anew(run, tmp_path, monkeypatch):
+    whole = run(runs=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Classification, "training_step", dying(Classification.training_step, 0))
+        with pytest.raises(Death):
+            run(runs=tmp_path / "part")
+    part = run(resume=True, runs=tmp_path / "part")
+    assert part.folder == tmp_path / "part" / "run"
+    assert_same_run(part, whole)
+
+
+def test_train_resume_without_a_run_begins_one(run, tmp_path):
+    assert run(resume=True).folder == tmp_path / "run"
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_train_tests_the_last_epoch_whatever_test_every_is(run, epochs):
+    result = run(test_every=2, optim__epochs=epochs)
+    assert [bool(row.get("test_top1")) for row in table(result.folder)][:2] == [False, True]
+    assert result.test["test_count"] == 6
+    assert json.loads((result.folder / "results.json").read_text())["test_loss"] == result.test["test_loss"]
+
+
+@pytest.mark.parametrize("test_every", [1, 2, 5])
+def test_train_keeps_the_network_of_the_last_step(run, test_every):
+    result = run(test_every=test_every, optim__epochs=3)
+    last = torch.load(result.folder / "last.ckpt", weights_only=True)
+    assert last["global_step"] == 9
+    assert last["cgnl"]["results"] == result.test
+
+
+def test_train_keeps_the_best_even_if_the_only_test_is_the_last(run):
+    result = run(test_every=5)
+    assert result.best == result.test["test_top1"]
+    assert same(weights(result.folder / "best.ckpt"), weights(result.folder / "last.ckpt"))
+
+
+def test_train_writes_the_last_test_to_the_table(run):
+    result = run(test_every=2, optim__epochs=3)
+    assert float(table(result.folder)[-1]["test_loss"]) == result.test["test_loss"]
+
+
+def test_train_is_the_same_each_time(run, tmp_path):
+    one, other = run(runs=tmp_path / "1", model__dropout=0.5), run(runs=tmp_path / "2", model__dropout=0.5)
+    assert_same_run(one, other)
+
+
+def test_train_depends_on_the_seed(run, tmp_path):
+    one, other = run(runs=tmp_path / "1"), run(runs=tmp_path / "2", seed=1)
+    assert not same(weights(one.folder / "last.ckpt"), weights(other.folder / "last.ckpt"))
+
+
+def test_train_learns(run):
+    rows = run(data__samples=192, optim__epochs=6, optim__lr=2.0, optim__batch_size=16, model__dropout=0.0).rows
+    assert rows[-1]["train_loss"] < 0.7 * rows[0]["train_loss"]
+
+
+def test_command_without_a_recipe_learns_the_embedded_pictures(tmp_path, monkeypatch):
+    told = {}
+    monkeypatch.setattr("cgnl.engine.train.train", lambda config, resume: told.update(config=config, resume=resume))
+    command(resume=True, **{"runs": str(tmp_path)})
+    assert told == {"config": load("parts", {"runs": str(tmp_path)}), "resume": True}
+
+
+def test_resolved_names_a_run_by_dataset_network_and_block():
+    config = load("parts", {"model.name": None})
+    assert resolved(config, open_dataset(config.data)).name == "parts_resnet18_cgnl1"
+    config = load("actions", {"model.name": None, "model.block": None})
+    assert resolved(config, open_dataset(config.data)).name == "actions_c2d_resnet18_plain"
+
+
+@pytest.mark.parametrize(("count", "world", "accumulate", "batch"), [(24, 1, 1, 8), (7, 1, 1, 7), (7, 2, 2, 4)])
+def test_fitting_batch_takes_what_there_is_in_equal_shares(count, world, accumulate, batch):
+    assert fitting_batch(load(None, {"optim.batch_size": 8, "optim.accumulate": accumulate}), count, world) == batch
+
+
+@pytest.mark.parametrize(("count", "world", "message"), [(24, 3, "does not divide"), (3, 4, "fewer than 4 shares")])
+def test_fitting_batch_refuses_unequal_shares(count, world, message):
+    with pytest.raises(ValueError, match=message):
+        fitting_batch(load(None, {"optim.batch_size": 8}), count, world)
+
+
+def test_train_takes_all_samples_where_they_are_fewer_than_a_batch(run):
+    result = run(optim__batch_size=64)
+    assert [row["step"] for row in result.rows] == [1, 2]
+    assert "a step takes 24, not 64" in (result.folder / "log.txt").read_text()
