@@ -16,7 +16,7 @@ setup: .venv/.ready
 	@touch $@
 
 train: setup
-	$(BIN)/python examples/train_on_generated_pictures.py
+	$(BIN)/cgnl train
 
 lint: setup
 	$(BIN)/ruff check .

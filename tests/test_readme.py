@@ -23,18 +23,19 @@ def test_python_snippets_run_in_order():
     assert "(norm): BatchNorm2d(1024" in done.stdout
 
 
-COMMANDS = [line.split("#")[0].strip() for block in snippets("bash") for line in block.splitlines()]
+BLOCKS = [[line.split("#")[0].strip() for line in block.splitlines()] for block in snippets("bash")]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_run(command):
-    program, *arguments = shlex.split(command)
-    if program == "make":  # not for real: make test runs this test
-        done = subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    else:
-        script = Path(sys.executable).with_name(Path(program).name)
-        done = subprocess.run([script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("commands", BLOCKS, ids=lambda commands: commands[0])
+def test_commands_run_in_order(commands, tmp_path):
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        if program == "make":  # not for real: make test runs this test
+            call, place = ["make", "--dry-run", *arguments], ROOT
+        else:
+            call, place = [Path(sys.executable).with_name(Path(program).name), *arguments], tmp_path
+        done = subprocess.run(call, cwd=place, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_files_it_links_to_exist():

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ COMMANDS = {
     "train": ("cgnl.engine.train:command", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
     "eval": ("cgnl.engine.evaluate:command", "test checkpoints by the full protocol: cgnl eval best.ckpt"),
     "predict": ("cgnl.engine.predict:command", "name what is in files: cgnl predict best.ckpt FILE ..."),
-    "data": ("cgnl.data.check:data", "check a dataset: cgnl data check ROOT"),
+    "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
 }
 """Command -> (the function that does it, what it does)."""
@@ -49,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         run(command, rest)
+    except BrokenPipeError:  # whoever read us, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError, ImportError) as error:
         print(f"cgnl {command}: {error}", file=sys.stderr)
         return 2

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cgnl.data.check import check, data
+from cgnl.data.check import check
+from cgnl.data.command import data
 from cgnl.data.index import Index
 from cgnl.data.readers import folder
 
@@ -161,5 +162,5 @@ def test_command_refuses_what_is_not_usable(tmp_path, capsys):
 def test_command_refuses_an_unknown_action_or_dataset(tmp_path):
     with pytest.raises(ValueError, match="there is no action 'mend'"):
         data("mend", str(tmp_path))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"there is no dataset 'birds'; there is folder, cub"):
+    with pytest.raises(ValueError, match=r"there is no dataset 'birds' to check; there is folder, cub"):
         data("check", str(tmp_path), dataset="birds")

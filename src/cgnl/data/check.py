@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from .index import Index, UnreadableError
-from .readers import READERS
 
 AT_ONCE = 1024
 """Files that are handed to the threads at a time, so that a large dataset needs little memory."""
@@ -58,26 +57,6 @@ def check(index: Index, min_frames: int = 1, workers: int = 2) -> Report:
     )
 
 
-def data(action: Literal["check"], root: str, dataset: str = "folder", min_frames: int = 64) -> None:
-    """Walk a dataset, decode its files and say whether it can be used.
-
-    Args:
-        action: check.
-        root: where the dataset is.
-        dataset: its layout: folder, cub, imagenet, ucf101, kinetics400 or mini_kinetics200.
-        min_frames: videos with fewer frames are reported as too short.
-    """
-    if action != "check":
-        raise ValueError(f"there is no action {action!r}; there is check")
-    if dataset not in READERS:
-        raise ValueError(f"there is no dataset {dataset!r}; there is {', '.join(READERS)}")
-    index = READERS[dataset](root)
-    report = check(index, min_frames)
-    print("\n".join(_table(index, report, min_frames)))
-    if not report.usable:
-        raise ValueError(f"{root} is not usable: {'; '.join(report.faults)}")
-
-
 def _frames(path: Path, kind: Literal["images", "videos"]) -> int | str:
     """How many frames a sample has, or the sentence that says why it cannot be read."""
     from .images import read_image
@@ -125,7 +104,7 @@ def _faults(classes: tuple[str, ...], readable: dict[str, dict[str, int]]) -> tu
     return tuple(faults)
 
 
-def _table(index: Index, report: Report, min_frames: int) -> Iterator[str]:
+def table(index: Index, report: Report, min_frames: int) -> Iterator[str]:
     """The report in lines."""
     readable = _counts(index, without=report.unreadable)
     yield f"{len(index.classes):,} classes of {index.kind}"
