@@ -233,9 +233,11 @@ def test_train_set_view_of_a_replacement_depends_on_its_place_alone():
 def test_train_set_gives_many_items_as_one_by_one():
     samples = TrainSet(pictures(5, bad=[1, 2]), View(16), seed=0, bad_limit=1)
     places = [Place(epoch, sample) for epoch in (0, 1) for sample in range(5)]
-    many = samples.__getitems__(places)
-    assert [item.pixels is None for item in many] == [False, True, False, False, False] * 2
-    assert all(same(samples[p], item) for p, item in zip(places, many, strict=True) if item.pixels is not None)
+    many, one_by_one = samples.__getitems__(places), collate([samples[place] for place in places])
+    assert len(many.labels) == 8
+    for together, alone in zip(many[:3], one_by_one[:3], strict=True):
+        assert torch.equal(torch.as_tensor(together), torch.as_tensor(alone))
+    assert many.problems == one_by_one.problems
 
 
 @pytest.mark.parametrize(("limit", "named"), [(0, [3]), (1, [3, 4]), (2, [3, 4, 0])])
@@ -350,3 +352,16 @@ def test_loader_of_unreadable_files_names_them(tmp_path):
     (batch,) = loader(EvalSet(Files(missing, "images"), View(16)), EvalBatches(2, 2), 0)
     assert len(batch.pixels) == 0
     assert batch.problems == tuple(f"{path} cannot be read: No such file or directory" for path, _ in missing)
+
+
+def test_batch_resized_later_is_the_batch_resized_at_once():
+    source, view = Drawn("parts", 0, 9), View(32)
+    places = [Place(2, sample) for sample in range(9)]
+    at_once = TrainSet(source, view, 0, 0).__getitems__(places)
+    later = TrainSet(source, view, 0, 0, resize_later=True).__getitems__(places)
+    assert later.pixels.ndim == 1
+    assert later.layout is not None
+    moved = later.to("cpu")
+    assert moved.layout is None
+    assert torch.equal(moved.pixels, at_once.pixels)
+    assert torch.equal(moved.labels, at_once.labels)

@@ -4,6 +4,8 @@ import torch
 from cgnl.data import transforms
 from cgnl.data.draws import generator, integer, uniform
 
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
 
 def picture(height: int, width: int) -> torch.Tensor:
     return torch.randint(256, (3, height, width), dtype=torch.uint8)
@@ -77,36 +79,40 @@ def test_random_part_flips_half_of_the_time():
 @pytest.mark.parametrize("size", [1, 7, 16, 40])
 def test_bilinear_weights_are_those_of_an_antialiased_resize(size):
     lengths = [1, 5, 16, 37, 40]
-    weights = transforms.bilinear_weights(lengths, size)
+    flips = [False, True, False, True, False]
+    weights = transforms.bilinear_weights(lengths, flips, size)
     assert weights.shape == (5, size, 40)
-    for row, length in zip(weights, lengths, strict=True):
+    for row, length, flip in zip(weights, lengths, flips, strict=True):
         line = torch.rand(1, 1, 1, length)
         expected = torch.nn.functional.interpolate(line, (1, size), mode="bilinear", antialias=True)[0, 0, 0]
-        assert (row[:, :length] @ line[0, 0, 0] - expected).abs().max() < 1e-5
+        assert (row[:, :length] @ line[0, 0, 0] - (expected.flip(0) if flip else expected)).abs().max() < 1e-5
         assert row[:, length:].abs().sum() == 0
 
 
-def resized(shapes: list[tuple[int, ...]], device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Parts as ``resize_all`` and as ``resize`` make them, 24 x 24."""
+SHAPES = {"pictures": [(3, 48, 64), (3, 7, 90), (3, 24, 24)], "clips": [(4, 3, 48, 64), (4, 3, 30, 5), (4, 3, 9, 9)]}
+FLIPS = [True, False, True]
+
+
+def parts_and_squares(shapes: list[tuple[int, ...]]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Parts, and what each becomes by itself, 24 x 24."""
     parts = [torch.randint(256, shape, dtype=torch.uint8) for shape in shapes]
-    together = transforms.resize_all([part.to(device) for part in parts], 24)
-    return [(t.cpu(), transforms.resize(part, 24, 24)) for t, part in zip(together, parts, strict=True)]
-
-
-SHAPES = {"pictures": [(3, 48, 64), (3, 7, 90), (3, 24, 24)], "clips": [(4, 3, 48, 64), (4, 3, 30, 5)]}
+    squares = [transforms.resize(part, 24, 24) for part in parts]
+    return parts, torch.stack([s.flip(-1) if flip else s for s, flip in zip(squares, FLIPS, strict=True)])
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 def test_resize_all_resizes_each(shapes):
-    assert all(torch.equal(one, alone) for one, alone in resized(shapes, "cpu"))
+    parts, squares = parts_and_squares(shapes)
+    assert torch.equal(transforms.resize_all(parts, FLIPS, 24), squares)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
-def test_resize_all_on_a_gpu_differs_by_rounding(shapes):
-    for one, alone in resized(shapes, "cuda"):
-        assert (one.dtype, one.shape) == (alone.dtype, alone.shape)
-        assert (one.int() - alone.int()).abs().max() <= 1
+def test_resize_together_differs_by_rounding(shapes, device):
+    parts, squares = parts_and_squares(shapes)
+    together = transforms.resize_together([part.to(device) for part in parts], FLIPS, 24).cpu()
+    assert (together.dtype, together.shape) == (squares.dtype, squares.shape)
+    assert (together.int() - squares.int()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("size", [(375, 500), (500, 375), (512, 512)], ids=str)

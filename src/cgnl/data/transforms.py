@@ -91,31 +91,39 @@ def resize(pixels: Tensor, height: int, width: int) -> Tensor:
     return functional.resize(pixels, [height, width], antialias=True)
 
 
-def resize_all(parts: Sequence[Tensor], size: int) -> Sequence[Tensor]:
-    """Parts of any sizes to squares. [.., h, w] -> [.., size, size] each, uint8.
+def resize_all(parts: Sequence[Tensor], flips: Sequence[bool], size: int) -> Tensor:
+    """Parts of any sizes to squares, some of them mirrored. B x [.., h, w] -> [B, .., size, size], uint8."""
+    if parts[0].is_cuda:
+        return resize_together(parts, flips, size)
+    squares = (resize(part, size, size) for part in parts)
+    return torch.stack([s.flip(-1) if flip else s for s, flip in zip(squares, flips, strict=True)])
 
-    On a GPU they go together, as two matrix products: one by one, starting the kernels would take longer than the step.
-    """
-    if not parts[0].is_cuda:
-        return [resize(part, size, size) for part in parts]
+
+def resize_together(parts: Sequence[Tensor], flips: Sequence[bool], size: int) -> Tensor:
+    """``resize_all`` as two matrix products: one by one, starting a GPU's kernels would take longer than a step."""
     heights, widths = ([part.shape[axis] for part in parts] for axis in (-2, -1))
     lead = parts[0].shape[:-2]
     padded = parts[0].new_zeros((len(parts), *lead, max(heights), max(widths)), dtype=torch.float32)
     for slot, part in zip(padded, parts, strict=True):
         slot[..., : part.shape[-2], : part.shape[-1]] = part
-    down, across = (bilinear_weights(lengths, size, padded.device) for lengths in (heights, widths))
+    down = bilinear_weights(heights, [False] * len(parts), size, padded.device)
+    across = bilinear_weights(widths, flips, size, padded.device)
     padded = padded.flatten(1, -3)  # [B, 3, H, W]
     squares = down[:, None] @ (padded @ across.mT[:, None])  # [B, 3, size, size]
-    return squares.round_().clamp_(0, 255).byte().unflatten(1, lead).unbind()
+    return squares.round_().clamp_(0, 255).byte().unflatten(1, lead)
 
 
-def bilinear_weights(lengths: Sequence[int], size: int, device: torch.device | str = "cpu") -> Tensor:
+def bilinear_weights(
+    lengths: Sequence[int], flips: Sequence[bool], size: int, device: torch.device | str = "cpu"
+) -> Tensor:
     """What each of ``size`` pixels takes from a row of a given length, with antialiasing. [B, size, longest]."""
-    length = torch.tensor(lengths, dtype=torch.float32)[:, None, None]  # [B, 1, 1]
+    numbers = torch.tensor([lengths, flips], dtype=torch.float32)[..., None, None]  # [2, B, 1, 1]
     if torch.device(device).type == "cuda":  # from pinned memory, or the copy would wait for the step before
-        length = length.pin_memory().to(device, non_blocking=True)
+        numbers = numbers.pin_memory().to(device, non_blocking=True)
+    length, flip = numbers
     scale = length / size
     centre = (torch.arange(size, device=device)[:, None] + 0.5) * scale  # [B, size, 1]
+    centre = torch.where(flip > 0, length - centre, centre)
     place = torch.arange(max(lengths), device=device) + 0.5  # [longest]
     weights = (1 - (place - centre).abs() / scale.clamp_min(1)).clamp_min(0) * (place < length)
     return weights / weights.sum(-1, keepdim=True)

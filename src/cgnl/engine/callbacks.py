@@ -269,6 +269,9 @@ class Bar(Clock):
         self._values = torch.stack((tally.loss, tally.top1, tally.count)).to("cpu", non_blocking=True)
         self._shown_at, self._samples = time.perf_counter(), 0
 
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
+        self._shown_at, self._samples = time.perf_counter(), 0
+
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
         self.progress.stop()
 

@@ -33,7 +33,8 @@ class Loaders:
         batches = TrainBatches(
             len(source), batch_size, epochs, seed, first=first, rank=self.rank, world=self.world, accumulate=accumulate
         )
-        return self._loader(TrainSet(source, view_in_training(data), seed, data.bad_limit), batches)
+        later = self.device.type == "cuda" and data.cache == "none"
+        return self._loader(TrainSet(source, view_in_training(data), seed, data.bad_limit, later), batches)
 
     def test(self, batch_size: int, full: bool) -> DataLoader:
         """Every test sample once, with all its views or one."""
