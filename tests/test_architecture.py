@@ -20,9 +20,10 @@ FILES = {
 }
 
 CORE = {"ops", "kernels", "blocks", "surgery"}
-UP_TO_MODELS = CORE | {"models", "extras"}
+UP_TO_MODELS = CORE | {"models", "extras", "spelling"}
 LOOKS_AT = {
     "extras": set(),
+    "spelling": set(),
     "ops": set(),
     "kernels": {"ops"},
     "blocks": {"ops"},
@@ -111,7 +112,7 @@ def test_package_is_imported_in_one_place_only(package, home):
     assert elsewhere == []
 
 
-@pytest.mark.parametrize("module", ["cgnl", "cgnl.cli", "cgnl.extras"])
+@pytest.mark.parametrize("module", ["cgnl", "cgnl.cli", "cgnl.extras", "cgnl.spelling"])
 def test_module_needed_for_help_is_light(module):
     assert third_party(module) <= {"jsonargparse"}
 

@@ -1,7 +1,6 @@
 """The ``cgnl`` command. Nothing heavy is imported before a command is chosen."""
 
 import argparse
-import difflib
 import importlib
 import inspect
 import os
@@ -12,6 +11,7 @@ from typing import Any
 
 from . import __version__
 from .extras import need
+from .spelling import nearest
 
 COMMANDS = {
     "train": ("cgnl.engine.train:command", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
@@ -135,9 +135,5 @@ def split(arguments: list[str], known: list[str], switches: list[str]) -> tuple[
 
 def check_name(name: str, known: list[str]) -> None:
     """Refuse a misspelt option with the nearest right one."""
-    if name in known or (name.startswith("model.options.") and "model.options" in known):
-        return
-    last = {k.rpartition(".")[2]: k for k in reversed(known)} | {k: k for k in known}
-    close = difflib.get_close_matches(name, last, n=1, cutoff=0.4)
-    hint = f"did you mean {last[close[0]]}?" if close else f"there is {', '.join(known)}"
-    raise ValueError(f"there is no option {name!r}; {hint}")
+    if name not in known and not (name.startswith("model.options.") and "model.options" in known):
+        raise ValueError(f"there is no option {name!r}{nearest(name, known)}")

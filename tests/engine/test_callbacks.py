@@ -29,8 +29,8 @@ def test_clock_knows_where_a_step_stands():
 
 
 def test_clock_tells_steps_from_parts_of_them():
-    clock = Clock(load(), 3)
-    assert [clock.stepped(at(step)) for step in (1, 1, 2, 2, 2, 3)] == [True, False, True, False, False, True]
+    clock = Clock(load(None, {"optim.accumulate": 3, "optim.batch_size": 9}), 3)
+    assert [clock.stepped(batch) for batch in range(6)] == [False, False, True, False, False, True]
 
 
 def test_table_learning_rates_are_those_of_the_schedule(run):

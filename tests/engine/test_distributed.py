@@ -55,7 +55,7 @@ for settings, resume in json.loads(sys.argv[1]):
     last = train(load("parts", settings), resume).folder / "last.ckpt"
 print("MARK", flush=True)
 if "eval" in sys.argv:
-    main(["eval", str(last), "--json"])
+    main(["eval", str(last), "--json", "devices=2", "accelerator=cpu"])
 """
 
 

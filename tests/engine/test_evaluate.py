@@ -74,7 +74,7 @@ def test_evaluate_refuses_videos_for_a_network_of_pictures(run, tmp_path):
 
 @pytest.mark.parametrize("setting", ["model.name", "model.dropout"])
 def test_evaluate_refuses_another_network(run, setting):
-    with pytest.raises(ValueError, match="model settings cannot be changed"):
+    with pytest.raises(ValueError, match="model cannot be changed"):
         evaluate(run().folder / "last.ckpt", {setting: "tiny"})
 
 
@@ -121,7 +121,7 @@ def test_eval_command_averages_several_checkpoints(run, cgnl):
     paths = [str(result.folder / "last.ckpt") for result in results]
     status, out, _ = cgnl("eval", *paths)
     assert status == 0
-    assert out.endswith(f"mean of 3: top-1 {sum(accuracies) / 3:.2%}\n")
+    assert out.endswith(f"mean of 3 checkpoints: top-1 {sum(accuracies) / 3:.2%}\n")
     printed = json.loads(cgnl("eval", *paths, "--json")[1])
     assert printed["mean_top1"] == pytest.approx(sum(accuracies) / 3)
     assert [test["test_top1"] for test in printed["tests"]] == accuracies
@@ -149,3 +149,23 @@ def test_evaluate_does_not_depend_on_the_seed_of_the_process(run):
     one = evaluate(path)
     torch.manual_seed(2)
     assert evaluate(path) == one
+
+
+@pytest.mark.parametrize("setting", ["data.holdout", "data.split", "data.dataset"])
+def test_evaluate_refuses_a_test_on_what_was_trained_on(run, setting):
+    with pytest.raises(ValueError, match=f"{setting} cannot be changed"):
+        evaluate(run().folder / "last.ckpt", {setting: 1})
+
+
+def test_evaluate_says_when_the_epoch_was_chosen_by_its_test(run):
+    folder = run().folder
+    words = [" ".join(evaluate(folder / name)["words"]) for name in ("best.ckpt", "last.ckpt")]
+    assert ["chosen" in text for text in words] == [True, False]
+
+
+def test_evaluate_does_not_need_the_machine_of_the_training(run):
+    path = run().folder / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["cgnl"]["config"] |= {"accelerator": "gpu", "devices": 8, "nodes": 3}
+    torch.save(checkpoint, path)
+    assert evaluate(path)["test"]["test_count"] == 6

@@ -92,7 +92,6 @@ FREE = {
     "accelerator": "cpu",
     "test_every": 5,
     "save_every": 7,
-    "patience": 3,
     "tensorboard": True,
     "data.root": "elsewhere",
     "data.lists": "elsewhere",
@@ -166,3 +165,13 @@ def test_start_log_of_another_process_says_nothing(tmp_path, capsys):
     logging.getLogger("cgnl").info("hello")
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "log.txt").exists()
+
+
+def test_run_folder_to_resume_is_the_same_for_several_processes(tmp_path, monkeypatch):
+    for name in ("run", "run-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").touch()
+    config = load("parts", {"name": "run", "runs": str(tmp_path)})
+    alone = run_folder(config, resume=True)
+    monkeypatch.setenv("RANK", "1")
+    assert run_folder(config, resume=True) == alone == tmp_path / "run-2"

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from cgnl.engine.callbacks import Clock
+from cgnl.engine.callbacks import Table
 from cgnl.engine.config import load
-from cgnl.engine.trainer import averaging, make_trainer, stopping
+from cgnl.engine.trainer import averaging, check_processes, make_trainer, stopping
 from tests.engine.conftest import weights
 
 
@@ -33,16 +33,14 @@ def test_averaging_and_stopping_are_only_there_when_asked_for():
 
 def test_averaging_keeps_the_average_by_hand(run, tmp_path, monkeypatch):
     after_steps = []
-    original = Clock.stepped
+    original = Table.on_train_batch_end
 
-    def stepped(self, trainer):
-        if type(self).__name__ == "Table":  # once a step
-            state = trainer.lightning_module.state_dict()
-            after_steps.append({n: v.clone() for n, v in state.items() if n.startswith("network.")})
-        return original(self, trainer)
+    def batch_end(self, trainer, task, *arguments):
+        after_steps.append({n: v.clone() for n, v in task.state_dict().items() if n.startswith("network.")})
+        return original(self, trainer, task, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Clock, "stepped", stepped)
+        patch.setattr(Table, "on_train_batch_end", batch_end)
         run(runs=tmp_path / "plain")
     average = after_steps[0]
     for now in after_steps[1:]:
@@ -79,3 +77,19 @@ def test_tensorboard_writes_the_curves(run):
 
 def test_train_without_tensorboard_writes_no_events(run):
     assert not list(run().folder.rglob("events*"))
+
+
+def test_check_processes_refuses_to_train_in_every_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    check_processes(load(None, {"devices": 2, "nodes": 2}))
+    with pytest.raises(ValueError, match=r"4 processes were started, but devices x nodes = 1$"):
+        check_processes(load())
+
+
+def test_make_trainer_leaves_requeueing_to_slurm(monkeypatch, tmp_path):
+    for name, value in {"NTASKS": "1", "JOB_NAME": "cgnl", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    trainer = make_trainer(load(None, {"accelerator": "cpu"}), tmp_path, logger=False)
+    environment = trainer.strategy.cluster_environment or trainer._accelerator_connector.cluster_environment
+    assert environment.auto_requeue is False
+    assert trainer.default_root_dir == str(tmp_path)

@@ -1,6 +1,7 @@
 """Batches of views. What is in them follows from seed, epoch and sample: not from who loads them, nor from where."""
 
 import math
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from .draws import generator
 from .index import UnreadableError
 from .sources import Source
-from .transforms import centre_view, random_part, resize_all, spread_crops
+from .transforms import centre_view, random_part, resize, resize_all, spread_crops
 from .video import clip_indices, spread_clip_starts
 
 
@@ -54,12 +55,14 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device, with its pixels as squares."""
-        pixels, labels, samples = (t.to(device, non_blocking=True) for t in (self.pixels, self.labels, self.samples))
+        pixels, labels = self.pixels.to(device, non_blocking=True), self.labels
+        if torch.device(device).type == "cuda":  # a copy from pageable memory would wait for the step before
+            labels = (labels if labels.is_pinned() else labels.pin_memory()).to(device, non_blocking=True)
         if self.layout is not None:
             shapes, flips, size = self.layout
             parts = pixels.split([math.prod(shape) for shape in shapes])
             pixels = resize_all([p.view(shape) for p, shape in zip(parts, shapes, strict=True)], flips, size)
-        return Batch(pixels, labels, samples, self.problems)
+        return Batch(pixels, labels, self.samples, self.problems)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class TrainSet(Dataset[Item]):
         size, parts = self.view.size, [item.pixels for item in items if item.pixels is not None]
         if size is None or not parts:
             return collate(items)
+        parts = [resize(part, size, size) if max(part.shape[-2:]) > 2 * size else part for part in parts]
         flips = tuple(flip for item, flip in zip(items, flips, strict=True) if item.pixels is not None)
         batch = collate([item._replace(pixels=_NOTHING) if item.pixels is not None else item for item in items])
         if not self.resize_later:
@@ -224,4 +228,10 @@ def loader(dataset: TrainSet | EvalSet, batches: Sampler, workers: int, pin_memo
         pin_memory=pin_memory,
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
+        worker_init_fn=_leave_interrupts if workers else None,
     )
+
+
+def _leave_interrupts(_: int) -> None:
+    """Ctrl-C reaches every process; the one that trains answers it, and still needs the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,5 +1,6 @@
 """Where samples come from: files, drawings, or memory."""
 
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol
@@ -7,7 +8,6 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from .draws import generator
 from .embedded import EMBEDDED
 from .images import read_image
 from .index import Index, Sample, UnreadableError
@@ -118,19 +118,30 @@ class Held:
         pixels = self._pixels[index]
         if isinstance(pixels, UnreadableError):
             raise pixels.with_traceback(None)
-        return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
+        if self.kind == "images":
+            return pixels
+        frames = torch.tensor(list(pick(len(pixels))))
+        if pixels.is_cuda:  # a copy from pageable memory would wait for the step before
+            frames = frames.pin_memory().to(pixels.device, non_blocking=True)
+        return pixels.index_select(0, frames)
 
 
-def hold_out(index: Index, share: float, seed: int = 0) -> Index:
-    """The index with a test split: a share of the training samples of each class, and never all of them."""
+def hold_out(index: Index, share: float) -> Index:
+    """The index with a test split: a share of the training samples of each class, and never all of them.
+
+    Which ones follows from their names, so that files added later do not mix what was trained on with the rest.
+    """
     by_class: dict[int, list[Sample]] = {}
     for sample in index.splits["train"]:
         by_class.setdefault(sample.label, []).append(sample)
     test: set[Sample] = set()
-    for label, samples in by_class.items():
+    for samples in by_class.values():
         count = min(max(1, round(share * len(samples))), len(samples) - 1) if share else 0
-        order = torch.randperm(len(samples), generator=generator(seed, label)).tolist()
-        test.update(samples[i] for i in order[:count])
+        test.update(sorted(samples, key=_digest)[:count])
     train = index.splits["train"]
     splits = {"train": tuple(s for s in train if s not in test), "test": tuple(s for s in train if s in test)}
     return Index(index.classes, {**index.splits, **splits}, index.kind, index.problems)
+
+
+def _digest(sample: Sample) -> bytes:
+    return hashlib.blake2b(f"{sample.path.parent.name}/{sample.path.name}".encode(errors="surrogateescape")).digest()

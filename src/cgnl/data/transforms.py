@@ -5,6 +5,7 @@ the time. Testing: short side to 512 and the centre 448 (or 256 and 224); for cl
 of 256 along the longer side.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -140,5 +141,12 @@ def network_input(pixels: Tensor, channels_last: bool = False) -> Tensor:
 
 def normalize(pixels: Tensor) -> Tensor:
     """uint8 to float32 with ImageNet's mean and deviation; any shape whose channels stand third from the end."""
-    mean, std = (torch.tensor(v, device=pixels.device).view(3, 1, 1) for v in (MEAN, STD))
+    mean, std = _mean_and_std(pixels.device)
     return (pixels / 255 - mean) / std
+
+
+@functools.cache
+def _mean_and_std(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Copied to a device once: each copy would wait for the step before."""
+    mean, std = (torch.tensor(v, device=device).view(3, 1, 1) for v in (MEAN, STD))
+    return mean, std

@@ -43,13 +43,10 @@ class Clock(pl.Callback):
     def __init__(self, config: Config, steps_per_epoch: int):
         self.config, self.steps_per_epoch = config, steps_per_epoch
         self.epochs = total_epochs(config.optim)
-        self._last = -1
 
-    def stepped(self, trainer: pl.Trainer) -> bool:
+    def stepped(self, batch_idx: int) -> bool:
         """Whether the optimizer has just made a step, and not only taken up gradients."""
-        stepped = trainer.global_step != self._last
-        self._last = trainer.global_step
-        return stepped
+        return (batch_idx + 1) % self.config.optim.accumulate == 0
 
     def epoch(self, trainer: pl.Trainer) -> int:
         """The epoch the last step belongs to, from 1 on."""
@@ -74,21 +71,17 @@ class Table(Clock):
         self._samples, self._began, self._since = 0, 0.0, 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
-        self._last, self._samples = trainer.global_step, 0
+        self._samples = 0
         self._since = self._began = time.perf_counter()
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        if not self._samples:
-            self._began = time.perf_counter()
-        self._samples += len(batch.labels) * trainer.world_size
-
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        if not self.stepped(trainer) or not self.ends_epoch(trainer):
+        self._samples += len(batch.labels) * trainer.world_size
+        if not self.stepped(batch_idx) or not self.ends_epoch(trainer):
             return
+        pl_module.gather_problems()
         results = pl_module.train_tally.compute()
         pl_module.train_tally.reset()
-        now = time.perf_counter()
-        self.seconds, self._since = self.seconds + now - self._since, now
+        now = self.pass_time()
         row = {
             "epoch": self.epoch(trainer),
             "step": trainer.global_step,
@@ -99,7 +92,7 @@ class Table(Clock):
             "seconds": self.seconds,
             "unreadable": len(pl_module.problems),
         }
-        self._samples = 0
+        self._samples, self._began = 0, now
         self.rows.append(row)
         if trainer.logger is not None:
             trainer.logger.log_metrics(row, step=trainer.global_step)
@@ -116,12 +109,17 @@ class Table(Clock):
 
     def note_test(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Add the results of a test to the epoch's row."""
-        now = time.perf_counter()
-        self.seconds, self._since = self.seconds + now - self._since, now
+        self._began = self.pass_time()
         self.rows[-1].update(pl_module.results, seconds=self.seconds, unreadable=len(pl_module.problems))
         if trainer.logger is not None:
             trainer.logger.log_metrics(pl_module.results, step=trainer.global_step)
         self.tell(trainer)
+
+    def pass_time(self) -> float:
+        """Count the seconds since the last time, over all sessions of the run, and return the clock."""
+        now = time.perf_counter()
+        self.seconds, self._since = self.seconds + now - self._since, now
+        return now
 
     def tell(self, trainer: pl.Trainer) -> None:
         """Write the table and say its last row."""
@@ -169,11 +167,9 @@ class Saver(Clock):
         self._before: dict[int, Any] = {}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
-        self._last = trainer.global_step
-
         def ask(number: int, _: Any) -> None:
             self.asked = True
-            signal.signal(number, self._before[number])
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
@@ -193,7 +189,7 @@ class Saver(Clock):
         self._before = {}
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        if not self.stepped(trainer) or self.tests(trainer):
+        if not self.stepped(batch_idx) or self.tests(trainer):
             return
         stop = self._stop_here(trainer)
         if stop or trainer.global_step % self.config.save_every == 0:
@@ -209,8 +205,9 @@ class Saver(Clock):
         """Save after a test."""
         top1 = pl_module.results["test_top1"]
         if top1 > self.best:
-            self.best = top1
+            self.best, pl_module.chosen = top1, True
             trainer.save_checkpoint(self.folder / "best.ckpt")
+            pl_module.chosen = False
         trainer.save_checkpoint(self.folder / "last.ckpt")
         if self._stop_here(trainer, now=True):
             raise Stopped

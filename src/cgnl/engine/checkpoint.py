@@ -25,6 +25,8 @@ class Trained:
     classes: tuple[str, ...]
     kind: Kind
     config: Config
+    chosen: bool = False
+    """Whether it was chosen, among the epochs of its run, by its own test."""
 
 
 def write(checkpoint: Mapping[str, Any], path: Path) -> None:
@@ -67,7 +69,7 @@ def open_trained(path: Path | str) -> Trained:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a network: {error}") from None
     load_network(network, checkpoint, path)
-    return Trained(network.eval(), classes, kind, config)
+    return Trained(network.eval(), classes, kind, config, bool(about.get("chosen")))
 
 
 def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:

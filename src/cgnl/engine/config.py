@@ -1,7 +1,6 @@
 """What a run is told: typed settings, recipes that extend one another, overrides by name. Nothing heavy is imported."""
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..extras import need
+from ..spelling import nearest
 
 EMBEDDED = ("parts", "relation", "actions")
 
@@ -152,6 +152,11 @@ class Config:
     """Stop after this many tests without a better top-1."""
     tensorboard: bool = False
     """Write curves for TensorBoard too."""
+
+    @property
+    def world(self) -> int:
+        """Processes over all machines."""
+        return (self.devices or 1) * self.nodes
 
 
 def recipes() -> list[str]:
@@ -328,13 +333,6 @@ def check_keys(settings: Mapping[str, Any], prefix: str = "") -> None:
             raise ValueError(f"{name} = {value} is not a group of settings")
         elif name not in (*known, *_GROUPS):
             raise ValueError(f"there is no setting {name!r}{nearest(name, known)}")
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """``; did you mean ...?``, or all there are."""
-    whole = {k.rpartition(".")[2]: k for k in known} | {k: k for k in known}
-    close = difflib.get_close_matches(name, whole, n=1, cutoff=0.5)
-    return f"; did you mean {whole[close[0]]}?" if close else f"; there is {', '.join(known)}"
 
 
 def _reason(error: Exception, kind: type, prefix: str) -> str:

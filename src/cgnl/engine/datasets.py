@@ -9,7 +9,8 @@ from ..data.index import Index
 from ..data.loading import View
 from ..data.readers import READERS
 from ..data.sources import Drawn, Files, Kind, Source, hold_out
-from .config import EMBEDDED, Data, nearest
+from ..spelling import nearest
+from .config import EMBEDDED, Data
 
 TRAIN_SEED, TEST_SEED = 0, 1
 """Of the embedded datasets, which are the same for every run."""
@@ -74,7 +75,7 @@ def view_in_training(data: Data) -> View:
     """How the network sees training samples."""
     if dataset_name(data) in EMBEDDED:
         return _as_drawn(dataset_name(data))
-    return View(data.size, data.area, data.flip, data.test_short_side, data.frames, data.stride)
+    return View(data.size, data.area, data.flip, frames=data.frames, stride=data.stride)
 
 
 def view_in_test(data: Data, kind: Kind, full: bool = True) -> View:

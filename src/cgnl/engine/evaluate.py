@@ -38,7 +38,9 @@ def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) ->
         tests = [{"checkpoint": p, **r["test"]} for p, r in zip(paths, results, strict=True)]
         print(json_module.dumps({"tests": tests, "mean_top1": mean}, indent=2))
     elif more:
-        print(f"mean of {len(paths)}: top-1 {mean:.2%}")
+        splits = sorted({result["of"] for result in results})
+        what = "the three splits of UCF101" if len(splits) == len(paths) == 3 else f"{len(paths)} checkpoints"
+        print(f"mean of {what}: top-1 {mean:.2%}")
 
 
 def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -47,10 +49,13 @@ def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> 
     from .trainer import make_trainer
 
     overrides = nested(settings or {})
-    if "model" in overrides:
-        raise ValueError("the network of a checkpoint is what it is: model settings cannot be changed")
+    fixed = [name for name in ("split", "holdout", "dataset") if name in overrides.get("data", {})]
+    if "model" in overrides or fixed:
+        name = f"data.{fixed[0]}" if fixed else "model"
+        raise ValueError(f"{name} cannot be changed: the test would not be that of the network that was trained")
     trained = open_trained(checkpoint)
-    config = build(merge(plain(trained.config), overrides))
+    machine = {"devices": None, "nodes": 1, "accelerator": "auto", "data": {"workers": None, "cache": "none"}}
+    config = build(merge(merge(plain(trained.config), machine), overrides))
     dataset = open_dataset(config.data)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))
     if dataset.classes != trained.classes or dataset.kind != trained.kind:
@@ -59,13 +64,14 @@ def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> 
             f"which are not the {len(dataset.classes)} classes of {dataset.kind} of {dataset.name}"
         )
     trainer = make_trainer(config, logger=False)
-    world = trainer.world_size
-    at_once = max(1, config.optim.batch_size // (world * config.optim.accumulate))
+    at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
     task = Classification(trained.network, config, trained.classes, trained.kind, at_once=at_once)
-    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, world)
+    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world)
     trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
-    of = f", split {config.data.split}" if dataset.name == "ucf101" else ""
+    of = f", split {config.data.split} of UCF101" if dataset.name == "ucf101" else ""
     words = describe(task.results, dataset.kind, len(dataset.classes))
+    if trained.chosen:
+        words.append("this epoch was chosen by its result on these very samples; last.ckpt was not")
     if task.problems:
         words.append(f"{len(task.problems)} samples could not be read: {sorted(task.problems)[0]}")
     return {"test": task.results, "words": words, "of": of}

@@ -19,7 +19,7 @@ log = logging.getLogger("cgnl")
 
 STARTED_IN = "CGNL_RUN_FOLDER"
 """Environment variable by which a process tells those it starts where the run is."""
-MAY_CHANGE = ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "patience", "tensorboard")
+MAY_CHANGE = ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "tensorboard")
 MAY_CHANGE_OF_DATA = ("root", "lists", "workers", "cache", "bad_limit")
 """Settings that a run may go on with although they were others when it began."""
 
@@ -33,7 +33,7 @@ def run_folder(config: Config, resume: bool) -> Path:
     beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
     same = [f for f in beside if re.fullmatch(rf"{re.escape(folder.name)}(-\d+)?", f.name)]
     begun = sorted((f for f in same if (f / "config.yaml").exists()), key=_number)
-    if begun and rank is None:
+    if begun and (resume or rank is None):
         folder = begun[-1] if resume else folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
     elif folder in begun and rank == "0" and not resume:
         raise ValueError(f"{folder} is there already: go on with --resume, or give the run another name")
@@ -80,9 +80,7 @@ def start_log(folder: Path, first: bool) -> Any:
         def emit(self, record: logging.LogRecord) -> None:
             console.print(record.getMessage(), markup=False)
 
-    for handler in list(log.handlers):
-        log.removeHandler(handler)
-        handler.close()
+    stop_log()
     log.propagate = False
     log.setLevel(logging.INFO if first else logging.ERROR)
     if first:
@@ -91,6 +89,13 @@ def start_log(folder: Path, first: bool) -> Any:
         log.addHandler(file)
         log.addHandler(Screen())
     return console
+
+
+def stop_log() -> None:
+    """Close the run's log."""
+    for handler in list(log.handlers):
+        log.removeHandler(handler)
+        handler.close()
 
 
 def environment() -> dict[str, Any]:

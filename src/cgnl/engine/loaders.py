@@ -24,7 +24,7 @@ class Loaders:
     device: torch.device
     rank: int = 0
     world: int = 1
-    _held: dict[str, Source] = field(default_factory=dict)
+    _held: dict[str, Source] = field(default_factory=dict, init=False)
 
     def train(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader:
         """The training batches of all epochs, from number ``first`` on."""

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step. Imports nothing."""
+"""The learning rate as a function of the step."""
 
 import math
 

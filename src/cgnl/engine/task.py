@@ -1,6 +1,7 @@
 """The Lightning module: one training step, one test, the optimizer."""
 
 import logging
+import math
 from typing import Any
 
 import lightning.pytorch as pl
@@ -75,11 +76,14 @@ class Classification(pl.LightningModule):
         lr: float = 0.0,
         steps_per_epoch: int = 1,
         at_once: int = 1,
+        counts: tuple[int, int] = (0, 0),
     ):
         super().__init__()
         self.network, self.config, self.classes, self.kind = network, config, classes, kind
         self.train_tally, self.test_tally, self.view_tally = Tally(), Tally(), Tally()
-        self.lr, self.steps_per_epoch, self.at_once = lr, steps_per_epoch, at_once
+        self.lr, self.steps_per_epoch, self.at_once, self.counts = lr, steps_per_epoch, at_once, counts
+        self.chosen = False
+        """Whether what is saved was chosen by its own test."""
         self.problems: set[str] = set()
         """Sentences on files that could not be read."""
         self.results: dict[str, float] = {}
@@ -121,11 +125,12 @@ class Classification(pl.LightningModule):
         self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), scores, batch.labels)
 
     def on_validation_epoch_start(self) -> None:
-        if self.trainer.world_size > 1:  # test what the first process will save
+        if _processes() > 1:  # test what the first process will save
             for buffer in self.network.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
     def on_validation_epoch_end(self) -> None:
+        self.gather_problems()
         results, views = self.test_tally.compute(), self.view_tally.compute()
         if not results["count"]:
             raise ValueError(f"no test sample could be read; one is: {sorted(self.problems)[0]}")
@@ -138,11 +143,27 @@ class Classification(pl.LightningModule):
         self.log("test_top1", self.results["test_top1"], logger=False)
 
     def note(self, batch: Batch) -> None:
-        """Count unreadable samples, and stop when there are too many."""
+        """Count unreadable samples."""
         new = set(batch.problems) - self.problems
         self.problems |= new
         for problem in sorted(new):
             log.warning("skipped: %s", problem)
+        if _processes() == 1:
+            self.check_problems()
+
+    def gather_problems(self) -> None:
+        """Let every process know what the others could not read."""
+        if _processes() == 1:
+            return
+        all_of_them: list[Any] = [None] * _processes()
+        torch.distributed.all_gather_object(all_of_them, self.problems)
+        for problem in sorted(set().union(*all_of_them) - self.problems):
+            log.warning("skipped: %s", problem)
+        self.problems = set().union(*all_of_them)
+        self.check_problems()
+
+    def check_problems(self) -> None:
+        """Stop when too many samples are unreadable."""
         if len(self.problems) > self.config.data.bad_limit:
             raise ValueError(
                 f"{len(self.problems)} samples cannot be read, which is more than data.bad_limit = "
@@ -157,19 +178,24 @@ class Classification(pl.LightningModule):
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
             nesterov=optim.nesterov,
-            fused=self.device.type == "cuda",
+            fused=self.device.type == "cuda" and self.config.precision != "16",  # clipping scaled gradients forbids it
         )
         rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: schedule.factor(optim, self.steps_per_epoch, step))
         return {"optimizer": sgd, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        tally = self.train_tally.sums()
+        if not math.isfinite(tally[0]):
+            raise ValueError(f"the loss is {tally[0]}, so nothing is saved: lower optim.lr or lengthen the warm-up")
         checkpoint["cgnl"] = {
             "config": plain(self.config),
             "classes": list(self.classes),
             "kind": self.kind,
             "results": dict(self.results),
             "problems": sorted(self.problems),
-            "tally": self.train_tally.sums(),
+            "tally": tally,
+            "counts": list(self.counts),
+            "chosen": self.chosen,
             "finished": bool(self.trainer.should_stop),
         }
 
@@ -178,3 +204,7 @@ class Classification(pl.LightningModule):
         self.results = dict(checkpoint["cgnl"]["results"])
         if self.global_rank == 0:  # the sums are those of all processes
             self.train_tally.restore(checkpoint["cgnl"]["tally"])
+
+
+def _processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1

@@ -3,16 +3,17 @@
 import dataclasses
 import json
 import logging
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import nn
 
 from . import schedule
 from .checkpoint import build_network, load_network, read
-from .config import EMBEDDED, Config, load, to_yaml
+from .config import EMBEDDED, Config, Data, load, to_yaml
 from .datasets import Dataset, dataset_name, open_dataset
-from .folder import check_same, environment, run_folder, shared, start_log
+from .folder import check_same, environment, run_folder, shared, start_log, stop_log
 from .loaders import Loaders
 from .words import conclude, introduce
 
@@ -43,52 +44,60 @@ def command(recipe: str | None = None, *, resume: bool = False, **settings: Any)
         settings: what is to be other than in the recipe, such as data.root=my_birds.
     """
     if recipe is None:
-        dataset = settings.get("data.dataset") or ("folder" if settings.get("data.root") else "parts")
-        recipe = dataset if dataset in EMBEDDED else None
+        name = dataset_name(Data(settings.get("data.dataset"), settings.get("data.root")))
+        recipe = name if name in EMBEDDED else None
     train(load(recipe, settings), resume)
 
 
 def train(config: Config, resume: bool = False) -> Result:
     """Train a network and test it; ``resume`` goes on with a run of this name that was stopped."""
-    from .callbacks import Bar, Saver, Stopped, Table, WholeFiles
+    from .trainer import check_processes, first_process
+
+    dataset = open_dataset(config.data)
+    config = resolved(config, dataset)
+    check_processes(config)
+    batch_size = fitting_batch(config, len(dataset.train))
+    if len(dataset.test) < config.world:
+        raise ValueError(f"{len(dataset.test)} test samples are fewer than {config.world} processes")
+    folder = run_folder(config, resume)
+    try:
+        console = start_log(folder, first_process())
+        return _train(config, dataset, batch_size, folder, console, resume)
+    finally:
+        stop_log()
+
+
+def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, console: Any, resume: bool) -> Result:
+    from .callbacks import Bar, Saver, Stopped, Table
     from .task import Classification
     from .trainer import averaging, first_process, make_trainer, seed_everything, stopping, tensorboard
 
-    started = time.perf_counter()
-    dataset = open_dataset(config.data)
-    config = resolved(config, dataset)
-    folder = run_folder(config, resume)
-    console = start_log(folder, first_process())
-    last = checkpoint_to_resume(config, dataset, folder) if resume else None
-    before = read(last) if last else None
-    world = (config.devices or 1) * config.nodes
-    batch_size = fitting_batch(config, len(dataset.train), world)
-    if len(dataset.test) < world:
-        raise ValueError(f"{len(dataset.test)} test samples are fewer than {world} processes")
+    last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
+    seed_everything(config.seed)
+    network = build_network(config.model, len(dataset.classes), load=last is None)
+    begin = start_of(last, config, dataset, network)
     if first_process():
         (folder / "config.yaml").write_text(to_yaml(config))
         (folder / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
-
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     lr = schedule.peak(config.optim, batch_size, pretrained=config.model.weights is not None)
-    at_once = batch_size // (world * config.optim.accumulate)
-    seed_everything(config.seed)
-    network = build_network(config.model, len(dataset.classes))
-    if last and before:
-        load_network(network, before, last)
+    at_once = batch_size // (config.world * config.optim.accumulate)
     introduce(config, dataset, network, batch_size, lr, folder)
+    if resume:
+        log.info(f"it goes on from step {begin.step:,}" if last else "there is no checkpoint yet: it begins anew")
 
-    task = Classification(network, config, dataset.classes, dataset.kind, lr, steps_per_epoch, at_once)
+    counts = (len(dataset.train), len(dataset.test))
+    task = Classification(network, config, dataset.classes, dataset.kind, lr, steps_per_epoch, at_once, counts)
     table, saver = Table(config, steps_per_epoch, folder), Saver(config, steps_per_epoch, folder)
     callbacks = [table, *averaging(config), *stopping(config), saver]
     if first_process() and console.is_terminal:
         callbacks.append(Bar(config, steps_per_epoch, console, "clips" if dataset.kind == "videos" else "images"))
     trainer = make_trainer(
         config,
+        folder,
         callbacks=callbacks,
-        plugins=[WholeFiles()],
         logger=tensorboard(config, folder),
-        max_steps=before["global_step"] if before and before["cgnl"]["finished"] else epochs * steps_per_epoch,
+        max_steps=begin.step if begin.finished else epochs * steps_per_epoch,
         max_epochs=-1,  # to Lightning the whole run is one epoch, so that reading never pauses
         min_epochs=0,
         check_val_every_n_epoch=None,
@@ -96,10 +105,10 @@ def train(config: Config, resume: bool = False) -> Result:
         accumulate_grad_batches=config.optim.accumulate,
         gradient_clip_val=config.optim.clip_norm,
     )
-    done = before["global_step"] * config.optim.accumulate if before else 0
-    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, world)
+    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world)
+    batches = loaders.train(batch_size, epochs, first=begin.step * config.optim.accumulate)
+    tests = loaders.test(at_once, full=False)
     try:
-        batches, tests = loaders.train(batch_size, epochs, first=done), loaders.test(at_once, full=False)
         with shared(folder):
             trainer.fit(task, batches, tests, ckpt_path=last, weights_only=True)
     except Stopped:
@@ -111,13 +120,36 @@ def train(config: Config, resume: bool = False) -> Result:
         saver.note_test(trainer, task)
     if dataset.kind == "videos" and dataset.name not in EMBEDDED:
         trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
-    seconds = time.perf_counter() - started
-    result = Result(folder, task.results, saver.best, tuple(table.rows), len(task.problems), seconds)
+    table.pass_time()
+    result = Result(folder, task.results, saver.best, tuple(table.rows), len(task.problems), table.seconds)
     if trainer.is_global_zero:
-        summary = {**task.results, "best_top1": saver.best, "unreadable": len(task.problems), "seconds": seconds}
-        (folder / "results.json").write_text(json.dumps(summary, indent=2) + "\n")
         conclude(config, dataset, result)
     return result
+
+
+class Start(NamedTuple):
+    """Where a run begins."""
+
+    step: int = 0
+    finished: bool = False
+    """Whether it has run out of patience."""
+
+
+def start_of(last: Path | None, config: Config, dataset: Dataset, network: nn.Module) -> Start:
+    """Where the checkpoint ends, if it is of the same settings, samples and network, whose weights are loaded."""
+    if last is None:
+        return Start()
+    checkpoint = read(last)
+    check_same(config, checkpoint, last)
+    about = checkpoint["cgnl"]
+    if (tuple(about["classes"]), about["kind"]) != (dataset.classes, dataset.kind):
+        raise ValueError(f"{last} was begun with other classes than those of {dataset.name} now")
+    if about["counts"] != (now := [len(dataset.train), len(dataset.test)]):
+        raise ValueError(
+            f"{last} was begun with {about['counts']} samples to train and test on, and now there are {now}"
+        )
+    load_network(network, checkpoint, last)
+    return Start(checkpoint["global_step"], about["finished"])
 
 
 def resolved(config: Config, dataset: Dataset) -> Config:
@@ -130,28 +162,13 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     return dataclasses.replace(config, model=model, data=data, name=name)
 
 
-def checkpoint_to_resume(config: Config, dataset: Dataset, folder: Path) -> Path | None:
-    """``last.ckpt``, if there is one and it was begun with the same settings and classes."""
-    last = folder / "last.ckpt"
-    if not last.exists():
-        log.info("%s has no checkpoint yet: the run begins anew", folder)
-        return None
-    checkpoint = read(last)
-    check_same(config, checkpoint, last)
-    if (tuple(checkpoint["cgnl"]["classes"]), checkpoint["cgnl"]["kind"]) != (dataset.classes, dataset.kind):
-        raise ValueError(f"{last} was begun with other classes than those of {dataset.name} now")
-    return last
-
-
-def fitting_batch(config: Config, count: int, world: int) -> int:
+def fitting_batch(config: Config, count: int) -> int:
     """Samples of a step: as asked for, or all there are, in equal shares."""
-    parts, asked = world * config.optim.accumulate, config.optim.batch_size
+    parts, asked = config.world * config.optim.accumulate, config.optim.batch_size
     if asked % parts:
         raise ValueError(
-            f"optim.batch_size = {asked} does not divide into {world} devices x {config.optim.accumulate} parts"
+            f"optim.batch_size = {asked} does not divide into {config.world} devices x {config.optim.accumulate} parts"
         )
     if count < parts:
         raise ValueError(f"{count} training samples are fewer than {parts} shares of a step")
-    if count < asked:
-        log.info("there are %d training samples, so a step takes %d, not %d", count, count // parts * parts, asked)
     return min(asked, count // parts * parts)

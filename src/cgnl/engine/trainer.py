@@ -8,12 +8,15 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.pytorch.callbacks import EarlyStopping, WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..extras import need
+from .callbacks import WholeFiles
 from .config import Config
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
@@ -29,10 +32,18 @@ def seed_everything(seed: int) -> None:
     pl.seed_everything(seed, verbose=False)
 
 
-def make_trainer(config: Config, **options: Any) -> pl.Trainer:
+def check_processes(config: Config) -> None:
+    """Refuse to train once in every process that torchrun or SLURM has started."""
+    tasks = os.environ.get("SLURM_NTASKS") if SLURMEnvironment.detect() else None
+    started = int(os.environ.get("WORLD_SIZE") or tasks or 1)
+    if started not in (1, config.world):
+        raise ValueError(f"{started} processes were started, but devices x nodes = {config.world}")
+
+
+def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> pl.Trainer:
     """Lightning's trainer for the machine that is there."""
     quiet()
-    world = (config.devices or 1) * config.nodes
+    check_processes(config)
     accelerator = config.accelerator
     if accelerator == "auto":
         accelerator = "gpu" if torch.cuda.is_available() else "cpu"
@@ -44,7 +55,7 @@ def make_trainer(config: Config, **options: Any) -> pl.Trainer:
     if precision == "auto":
         precision = "bf16" if accelerator == "gpu" else "32"
     strategy: Any = "auto"
-    if world > 1:  # norms are synchronised, or else every process keeps its own until a test
+    if config.world > 1:  # norms are synchronised, or else every process keeps its own until a test
         strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
     if accelerator == "gpu":
         torch.set_float32_matmul_precision("high")
@@ -54,7 +65,7 @@ def make_trainer(config: Config, **options: Any) -> pl.Trainer:
         num_nodes=config.nodes,
         strategy=strategy,
         precision=PRECISIONS[precision],
-        sync_batchnorm=config.sync_batchnorm and world > 1 and accelerator == "gpu",
+        sync_batchnorm=config.sync_batchnorm and config.world > 1 and accelerator == "gpu",
         deterministic=config.deterministic,
         benchmark=not config.deterministic,
         use_distributed_sampler=False,
@@ -62,14 +73,23 @@ def make_trainer(config: Config, **options: Any) -> pl.Trainer:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        default_root_dir=config.runs,
+        default_root_dir=folder,
+        plugins=[WholeFiles(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])],
         **options,
     )
 
 
+class Average(WeightAveraging):
+    """An average of the weights that lives where they do."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._device = trainer.strategy.root_device  # Lightning's own choice is where the weights were before
+        super().setup(trainer, pl_module, stage)
+
+
 def averaging(config: Config) -> list[Any]:
     """The average of the weights, if it is asked for."""
-    return [EMAWeightAveraging(decay=config.optim.ema)] if config.optim.ema else []
+    return [Average(multi_avg_fn=get_ema_multi_avg_fn(config.optim.ema))] if config.optim.ema else []
 
 
 def stopping(config: Config) -> list[Any]:

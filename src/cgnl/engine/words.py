@@ -1,5 +1,6 @@
 """What a run says at its beginning and its end."""
 
+import json
 import logging
 from typing import Any
 
@@ -28,6 +29,8 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
     millions = sum(p.numel() for p in network.parameters()) / 1e6
     places = ", ".join(inserted(network)) or "none"
     log.info("%s: %.1f M parameters, blocks: %s", config.model.name, millions, places)
+    if batch_size < config.optim.batch_size:
+        log.info("a step takes %d samples, not %d: there are no more", batch_size, config.optim.batch_size)
     if config.model.weights is None and dataset.name not in EMBEDDED:
         log.info("it starts from random weights; model.weights=FILE starts from others")
     log.info(
@@ -43,7 +46,9 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
 
 
 def conclude(config: Config, dataset: Dataset, result: Any) -> None:
-    """Say what came out."""
+    """Say what came out, and write it down."""
+    numbers = {"best_top1": result.best, "unreadable": result.unreadable, "seconds": result.seconds}
+    (result.folder / "results.json").write_text(json.dumps(result.test | numbers, indent=2) + "\n")
     speeds = sorted(row["samples_per_second"] for row in result.rows) or [0.0]
     log.info("")
     for line in describe(result.test, dataset.kind, len(dataset.classes)):
