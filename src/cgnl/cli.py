@@ -94,9 +94,9 @@ def parser_of(command: str, function: Callable[..., None], settings: bool) -> An
     jsonargparse = need("jsonargparse", "cli")
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     text = COMMANDS[command][1]
-    about = {"prog": f"cgnl {command}", "description": f"{text[0].upper()}{text[1:]}."}
-    usage = {"usage": f"cgnl {command} [WORD ...] [option=value ...]"} if settings else {}
-    parser = jsonargparse.ArgumentParser(**about, **usage)
+    parser = jsonargparse.ArgumentParser(
+        prog=f"cgnl {command}", description=f"{text[0].upper()}{text[1:]}", usage=usage_of(command, function)
+    )
     parser.add_function_arguments(function, as_group=False)
     if settings:
         parser.add_class_arguments(importlib.import_module("cgnl.engine.config").Config, None)
@@ -104,6 +104,19 @@ def parser_of(command: str, function: Callable[..., None], settings: bool) -> An
             if action.dest in ("data", "model", "optim", "paper", "paper.help"):
                 action.help = argparse.SUPPRESS
     return parser
+
+
+def usage_of(command: str, function: Callable[..., None]) -> str:
+    """``cgnl predict CHECKPOINT [FILES ...] [option=value ...]``."""
+    words = []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            words.append(f"[{p.name.upper()} ...]")
+        elif p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty:
+            words.append(p.name.upper())
+        elif p.kind is p.POSITIONAL_OR_KEYWORD and len(words) == 0:
+            words.append(f"[{p.name.upper()}]")
+    return " ".join(["cgnl", command, *words, "[option=value ...]"])
 
 
 def setting_names(of_type: type | None = None) -> list[str]:

@@ -161,7 +161,7 @@ def test_read_refuses_a_file_that_was_cut(saved, reader, part):
 def test_read_refuses_what_is_no_checkpoint(tmp_path, content):
     path = tmp_path / "a.ckpt"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"a\.ckpt is not a whole checkpoint: ") as error:
+    with pytest.raises(ValueError, match=r"a\.ckpt is not a whole checkpoint") as error:
         read(path)
     assert "\n" not in str(error.value)
 
@@ -185,8 +185,8 @@ def test_read_refuses_other_saved_things(tmp_path, content):
         read(tmp_path / "a.ckpt")
 
 
-def test_read_leaves_a_missing_file_to_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"a\.ckpt"):
+def test_read_names_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no file .*a\.ckpt$"):
         read(tmp_path / "a.ckpt")
 
 

@@ -99,7 +99,7 @@ def test_open_dataset_says_which_classes_cannot_be_learnt(tmp_path):
         image(tmp_path / file)
     dataset = open_dataset(Data(root=str(tmp_path)))
     assert dataset.classes == ("cat", "dog", "eel")
-    assert dataset.problems[-1] == "2 of 3 classes have no training sample: dog ..."
+    assert dataset.problems[-1] == "2 of 3 classes have no training sample: dog, eel"
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_eval_command_says_one_sentence_on_a_broken_checkpoint(run, cgnl):
     path.write_bytes(path.read_bytes()[:1000])
     status, out, err = cgnl("eval", path)
     assert (status, out) == (2, "")
-    assert err.startswith(f"cgnl eval: {path} is not a whole checkpoint: ")
+    assert err.startswith(f"cgnl eval: {path} is not a whole checkpoint")
     assert err.count("\n") == 1
 
 

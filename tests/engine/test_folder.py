@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cgnl.engine.config import load, plain
-from cgnl.engine.folder import STARTED_IN, check_same, environment, run_folder, shared, start_log
+from cgnl.engine.folder import STARTED_IN, check_same, environment, open_log, run_folder, shared, start_log
 
 
 @pytest.fixture
@@ -147,24 +147,27 @@ def test_environment_names_what_is_installed():
 
 
 def test_start_log_writes_to_the_folder_and_the_screen(tmp_path, capsys):
-    start_log(tmp_path, first=True)
+    start_log(first=True)
     logging.getLogger("cgnl").info("[bold]5 of 10%s", "%")
     assert capsys.readouterr().out == "[bold]5 of 10%\n"
-    assert (tmp_path / "log.txt").read_text().endswith(" INFO [bold]5 of 10%\n")
+    open_log(tmp_path)
+    logging.getLogger("cgnl").info("later")
+    early, late = (tmp_path / "log.txt").read_text().splitlines()
+    assert early.endswith(" INFO [bold]5 of 10%")
+    assert late.endswith(" INFO later")
 
 
-def test_start_log_twice_says_things_once(tmp_path, capsys):
-    start_log(tmp_path, first=True)
-    start_log(tmp_path, first=True)
+def test_start_log_twice_says_things_once(capsys):
+    start_log(first=True)
+    start_log(first=True)
     logging.getLogger("cgnl").info("hello")
     assert capsys.readouterr().out == "hello\n"
 
 
-def test_start_log_of_another_process_says_nothing(tmp_path, capsys):
-    start_log(tmp_path, first=False)
+def test_start_log_of_another_process_says_nothing(capsys):
+    start_log(first=False)
     logging.getLogger("cgnl").info("hello")
     assert capsys.readouterr().out == ""
-    assert not (tmp_path / "log.txt").exists()
 
 
 def test_run_folder_to_resume_is_the_same_for_several_processes(tmp_path, monkeypatch):

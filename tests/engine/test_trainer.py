@@ -2,23 +2,24 @@
 
 import pytest
 import torch
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from cgnl.engine.callbacks import Table
 from cgnl.engine.config import load
-from cgnl.engine.trainer import averaging, check_processes, make_trainer, stopping
+from cgnl.engine.trainer import averaging, check_machine, make_trainer, stopping
 from tests.engine.conftest import weights
 
 
 def test_make_trainer_refuses_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="accelerator = gpu, but there is none"):
+    with pytest.raises(ValueError, match="1 GPUs are asked for, but there are 0"):
         make_trainer(load(None, {"accelerator": "gpu"}))
 
 
 def test_make_trainer_refuses_more_gpus_than_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ValueError, match="devices = 3, but there are 2 GPUs"):
+    with pytest.raises(ValueError, match="3 GPUs are asked for, but there are 2"):
         make_trainer(load(None, {"accelerator": "gpu", "devices": 3}))
 
 
@@ -79,17 +80,18 @@ def test_train_without_tensorboard_writes_no_events(run):
     assert not list(run().folder.rglob("events*"))
 
 
-def test_check_processes_refuses_to_train_in_every_process(monkeypatch):
+def test_check_machine_refuses_to_train_in_every_process(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    check_processes(load(None, {"devices": 2, "nodes": 2}))
+    check_machine(load(None, {"devices": 2, "nodes": 2}))
     with pytest.raises(ValueError, match=r"4 processes were started, but devices x nodes = 1$"):
-        check_processes(load())
+        check_machine(load())
 
 
 def test_make_trainer_leaves_requeueing_to_slurm(monkeypatch, tmp_path):
     for name, value in {"NTASKS": "1", "JOB_NAME": "cgnl", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     trainer = make_trainer(load(None, {"accelerator": "cpu"}), tmp_path, logger=False)
-    environment = trainer.strategy.cluster_environment or trainer._accelerator_connector.cluster_environment
+    environment = trainer._accelerator_connector.cluster_environment
+    assert isinstance(environment, SLURMEnvironment)
     assert environment.auto_requeue is False
     assert trainer.default_root_dir == str(tmp_path)

@@ -116,6 +116,9 @@ def table(index: Index, report: Report, min_frames: int) -> Iterator[str]:
             f"{split:10} {sum(counts.values()):10,} {sum(readable[split].values()):10,}   "
             f"{counts[fewest]:,} ({fewest}), {counts[most]:,} ({most})"
         )
-    short = [f"{path} is too short: {frames} of {min_frames} frames" for path, frames in report.short.items()]
+    short = [
+        f"{path} is too short: {frames} of {min_frames} frames (it is played in a loop)"
+        for path, frames in report.short.items()
+    ]
     lines = [*report.problems, *report.unreadable.values(), *short]
     yield from ["", *lines] if lines else []

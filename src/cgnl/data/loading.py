@@ -1,6 +1,7 @@
 """Batches of views. What is in them follows from seed, epoch and sample: not from who loads them, nor from where."""
 
 import math
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -233,5 +234,7 @@ def loader(dataset: TrainSet | EvalSet, batches: Sampler, workers: int, pin_memo
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ctrl-C reaches every process; the one that trains answers it, and still needs the others."""
+    """A signal reaches every process: the one that trains answers it, and needs the others for a moment yet."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.setitimer(signal.ITIMER_REAL, 1))
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))

@@ -1,6 +1,7 @@
 """Checkpoints: written whole or not at all, and readable without the run they come from."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +49,13 @@ def write(checkpoint: Mapping[str, Any], path: Path) -> None:
 
 def read(path: Path | str) -> dict[str, Any]:
     """A checkpoint of ours, without running anything in it."""
-    Path(path).open("rb").close()  # a path that cannot be read is the system's to explain
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}")
+    Path(path).open("rb").close()  # one that cannot be read is the system's to explain
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # there is no end to what a broken file makes it raise
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path} is not a whole checkpoint: {reason}") from None
+    except Exception:  # there is no end to what a broken file makes it raise
+        raise ValueError(f"{path} is not a whole checkpoint") from None
     if not isinstance(checkpoint, dict) or "cgnl" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of cgnl train")
     return checkpoint
@@ -86,11 +88,11 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
     """The network of these settings; ``load`` says whether it starts from their weights."""
     options = {"blocks": model.blocks, **model.options} if model.block else {}
     weights = model.weights if load else None
-    return create_model(
-        model.name or "resnet18",
-        block=model.block,
-        num_classes=num_classes,
-        weights=weights,
-        dropout=model.dropout,
-        **options,
-    )
+    name, plain = model.name or "resnet18", {"num_classes": num_classes, "dropout": model.dropout}
+    try:
+        return create_model(name, block=model.block, weights=weights, **plain, **options)
+    except TypeError as error:
+        wrong = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if wrong is None:
+            raise
+        raise ValueError(f"model.options.{wrong[1]} is no option of the block {model.block}") from None

@@ -178,6 +178,10 @@ def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[s
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds no settings")
     base = content.pop("extends", None)
+    try:
+        check_keys(content)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     if base is None:
         return content
     beside = Path(str(file)).parent / f"{str(base).removesuffix('.yaml')}.yaml"
@@ -192,6 +196,8 @@ def _find(recipe: str | Path) -> Any:
         return shipped
     if Path(recipe).is_file():
         return Path(recipe)
+    if str(recipe).endswith(".yaml"):
+        raise ValueError(f"there is no file {recipe}")
     raise ValueError(f"there is no recipe {str(recipe)!r}{nearest(str(recipe), recipes())}")
 
 
@@ -207,7 +213,15 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Settings from a recipe and overrides such as ``{"optim.lr": 0.02}`` or ``{"optim": {"lr": 0.02}}``."""
     settings = nested(overrides or {})
-    return build(merge(read_recipe(recipe), settings) if recipe else settings)
+    check_keys(settings)
+    base = read_recipe(recipe) if recipe else {}
+    block, model = settings.get("model", {}).get("block", _SAME), base.get("model", {})
+    if block is not _SAME and block != model.get("block", _SAME):
+        base = base | {"model": {**model, "options": {}}}  # they were another block's
+    return build(merge(base, settings))
+
+
+_SAME = object()
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,7 +259,7 @@ def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:
         raise ValueError(_reason(error, kind, prefix)) from None
     for f in dataclasses.fields(kind):
         if values.get(f.name, "") is None and type(None) not in get_args(f.type):
-            raise ValueError(f"{prefix}{f.name} = null is not of type {_type_name(f)}")
+            raise ValueError(f"{prefix}{f.name} = null must be {_type_name(f)}")
     return kind(**values)
 
 
@@ -341,13 +355,18 @@ def _reason(error: Exception, kind: type, prefix: str) -> str:
     given = re.search(r"(?:Given|Got) value: (.*)", text)
     for f in dataclasses.fields(kind):
         if re.search(rf"[\"']{f.name}[\"'.]|required: {f.name}\b", text):
-            value = f"= {given[1]} is not of type {_type_name(f)}" if given else "is missing"
+            value = f"= {given[1]} must be {_type_name(f)}" if given else "is missing"
             return f"{prefix}{f.name} {value}"
     return text
 
 
 def _type_name(f: dataclasses.Field) -> str:
-    return re.sub(r"typing\.|<class '|'>", "", str(f.type))
+    """``int``, ``float or null``, ``one of cosine, step``."""
+    parts = [f.type, *get_args(f.type), *(a for part in get_args(f.type) for a in get_args(part))]
+    choices = [part for part in parts if isinstance(part, str)]
+    if choices:
+        return f"one of {', '.join(choices)}" + (" or null" if type(None) in parts else "")
+    return re.sub(r"typing\.|<class '|'>", "", str(f.type)).replace(" | None", " or null")
 
 
 def _home() -> Any:

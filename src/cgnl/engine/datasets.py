@@ -58,7 +58,8 @@ def open_dataset(data: Data) -> Dataset:
     if held_out:
         problems.append(f"{data.root} has no test split: {data.holdout:.0%} of each class are kept for testing")
     if without := [c for label, c in enumerate(index.classes) if label not in taught]:
-        problems.append(f"{len(without):,} of {len(index.classes):,} classes have no training sample: {without[0]} ...")
+        names = ", ".join(without[:3]) + (" and others" if len(without) > 3 else "")
+        problems.append(f"{len(without):,} of {len(index.classes):,} classes have no training sample: {names}")
     train, test = (Files(index.splits[split], index.kind) for split in ("train", "test"))
     return Dataset(name, index.classes, index.kind, train, test, tuple(problems))
 

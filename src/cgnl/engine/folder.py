@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..extras import need
-from .config import Config, plain
+from .config import Config, plain, read_recipe
 
 log = logging.getLogger("cgnl")
 
@@ -33,12 +34,23 @@ def run_folder(config: Config, resume: bool) -> Path:
     beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
     same = [f for f in beside if re.fullmatch(rf"{re.escape(folder.name)}(-\d+)?", f.name)]
     begun = sorted((f for f in same if (f / "config.yaml").exists()), key=_number)
-    if begun and (resume or rank is None):
-        folder = begun[-1] if resume else folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
-    elif folder in begun and rank == "0" and not resume:
+    if resume:
+        fitting = [f for f in begun if _begun_with(f, config)]
+        return [folder, *begun, *fitting][-1]
+    if begun and rank is None:
+        return folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
+    if folder in begun and rank == "0":
         raise ValueError(f"{folder} is there already: go on with --resume, or give the run another name")
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _begun_with(folder: Path, config: Config) -> bool:
+    """Whether the run in a folder was begun with these settings."""
+    try:
+        check_same(config, {"cgnl": {"config": read_recipe(folder / "config.yaml")}}, folder)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(folder: Path) -> int:
@@ -69,11 +81,12 @@ def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
             if (isinstance(value, dict) and not group) or free or old.get(name) == value:
                 continue
             label = f"{group}.{name}" if group else name
-            raise ValueError(f"{path} was begun with {label} = {old.get(name)}, not {value}")
+            was, wanted = ("null" if v is None else v for v in (old.get(name), value))
+            raise ValueError(f"{path} was begun with {label} = {was}, not {wanted}")
 
 
-def start_log(folder: Path, first: bool) -> Any:
-    """Send what is said to the screen and to the run's log; only the first process speaks."""
+def start_log(first: bool) -> Any:
+    """Send what is said to the screen; only the first process speaks. The run's log gets it when it is opened."""
     console = need("rich.console", "train").Console(highlight=False, soft_wrap=True)
 
     class Screen(logging.Handler):
@@ -84,11 +97,20 @@ def start_log(folder: Path, first: bool) -> Any:
     log.propagate = False
     log.setLevel(logging.INFO if first else logging.ERROR)
     if first:
-        file = logging.FileHandler(folder / "log.txt")
-        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        log.addHandler(file)
+        log.addHandler(MemoryHandler(capacity=1000))
         log.addHandler(Screen())
     return console
+
+
+def open_log(folder: Path) -> None:
+    """Open the run's log, and write to it what was said before."""
+    file = logging.FileHandler(folder / "log.txt")
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for handler in [h for h in log.handlers if isinstance(h, MemoryHandler)]:
+        handler.setTarget(file)
+        handler.close()
+        log.removeHandler(handler)
+    log.addHandler(file)
 
 
 def stop_log() -> None:

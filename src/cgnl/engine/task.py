@@ -60,7 +60,7 @@ class Tally(torchmetrics.Metric):
             "loss": float(self.loss) / count,
             "top1": float(self.top1) / count,
             "top5": float(self.top5) / count,
-            "count": float(self.count),
+            "count": int(self.count),
         }
 
 
@@ -137,7 +137,7 @@ class Classification(pl.LightningModule):
         self.results = {f"test_{name}": value for name, value in results.items()}
         if self.kind == "videos":
             self.results["test_clip_top1"] = views["top1"]
-            self.results["test_views"] = views["count"] / max(results["count"], 1)
+            self.results["test_views"] = views["count"] // results["count"]
         for tally in (self.test_tally, self.view_tally):
             tally.reset()
         self.log("test_top1", self.results["test_top1"], logger=False)

@@ -1,5 +1,6 @@
 """``cgnl train``: from settings to a folder with a trained network."""
 
+import copy
 import dataclasses
 import json
 import logging
@@ -7,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from . import schedule
 from .checkpoint import build_network, load_network, read
 from .config import EMBEDDED, Config, Data, load, to_yaml
-from .datasets import Dataset, dataset_name, open_dataset
-from .folder import check_same, environment, run_folder, shared, start_log, stop_log
+from .datasets import Dataset, dataset_name, open_dataset, view_in_training
+from .folder import check_same, environment, open_log, run_folder, shared, start_log, stop_log
 from .loaders import Loaders
 from .words import conclude, introduce
 
@@ -51,17 +53,17 @@ def command(recipe: str | None = None, *, resume: bool = False, **settings: Any)
 
 def train(config: Config, resume: bool = False) -> Result:
     """Train a network and test it; ``resume`` goes on with a run of this name that was stopped."""
-    from .trainer import check_processes, first_process
+    from .trainer import check_machine, first_process
 
     dataset = open_dataset(config.data)
     config = resolved(config, dataset)
-    check_processes(config)
+    check_machine(config)
     batch_size = fitting_batch(config, len(dataset.train))
     if len(dataset.test) < config.world:
         raise ValueError(f"{len(dataset.test)} test samples are fewer than {config.world} processes")
     folder = run_folder(config, resume)
     try:
-        console = start_log(folder, first_process())
+        console = start_log(first_process())
         return _train(config, dataset, batch_size, folder, console, resume)
     finally:
         stop_log()
@@ -76,15 +78,24 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
     seed_everything(config.seed)
     network = build_network(config.model, len(dataset.classes), load=last is None)
     begin = start_of(last, config, dataset, network)
+    check_input(network, config, dataset)
     if first_process():
+        folder.mkdir(parents=True, exist_ok=True)
+        open_log(folder)
         (folder / "config.yaml").write_text(to_yaml(config))
         (folder / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     lr = schedule.peak(config.optim, batch_size, pretrained=config.model.weights is not None)
     at_once = batch_size // (config.world * config.optim.accumulate)
     introduce(config, dataset, network, batch_size, lr, folder)
-    if resume:
-        log.info(f"it goes on from step {begin.step:,}" if last else "there is no checkpoint yet: it begins anew")
+    if folder.name != config.name and not resume:
+        log.info("there is a run %s already", folder.with_name(str(config.name)))
+    if last:
+        log.info("%s from step %s", "it ended" if begin.finished else "it goes on", f"{begin.step:,}")
+    elif resume:
+        log.info("there is no checkpoint yet: it begins anew")
+    elif config.model.weights is None and dataset.name not in EMBEDDED:
+        log.info("it starts from random weights; model.weights=FILE starts from others")
 
     counts = (len(dataset.train), len(dataset.test))
     task = Classification(network, config, dataset.classes, dataset.kind, lr, steps_per_epoch, at_once, counts)
@@ -114,6 +125,13 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
     except Stopped:
         log.info("stopped and saved at step %s: the same command with --resume goes on", f"{trainer.global_step:,}")
         raise SystemExit(130) from None
+    except RuntimeError:
+        if not saver.asked:  # by a signal that has ended the processes that read, too
+            raise
+        log.info("stopped: the same command with --resume goes on from the last checkpoint")
+        raise SystemExit(130) from None
+    if trainer.global_step < epochs * steps_per_epoch:
+        log.info("stopped early: %d tests without a better top-1", config.patience or 0)
     if "test_top1" not in table.rows[-1]:
         trainer.validate(task, tests, verbose=False)
         table.note_test(trainer, task)
@@ -125,6 +143,20 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
     if trainer.is_global_zero:
         conclude(config, dataset, result)
     return result
+
+
+def check_input(network: nn.Module, config: Config, dataset: Dataset) -> None:
+    """Refuse clips and pictures that are too small for the network, without computing anything."""
+    view = view_in_training(config.data)
+    if view.size is None:
+        return
+    shape = (view.frames, view.size, view.size) if dataset.kind == "videos" else (view.size, view.size)
+    try:
+        with torch.no_grad():
+            copy.deepcopy(network).eval().to("meta")(torch.empty(1, 3, *shape, device="meta"))
+    except RuntimeError as error:
+        size = " x ".join(map(str, shape))
+        raise ValueError(f"{config.model.name} cannot take {size}: {str(error).partition(chr(10))[0]}") from None
 
 
 class Start(NamedTuple):

@@ -32,25 +32,26 @@ def seed_everything(seed: int) -> None:
     pl.seed_everything(seed, verbose=False)
 
 
-def check_processes(config: Config) -> None:
-    """Refuse to train once in every process that torchrun or SLURM has started."""
+def check_machine(config: Config) -> str:
+    """``gpu`` or ``cpu``, if there are as many as the settings say.
+
+    Where torchrun or SLURM has started several processes, each of them would otherwise train by itself.
+    """
     tasks = os.environ.get("SLURM_NTASKS") if SLURMEnvironment.detect() else None
     started = int(os.environ.get("WORLD_SIZE") or tasks or 1)
     if started not in (1, config.world):
         raise ValueError(f"{started} processes were started, but devices x nodes = {config.world}")
+    gpus = torch.cuda.device_count()
+    accelerator = ("gpu" if gpus else "cpu") if config.accelerator == "auto" else config.accelerator
+    if accelerator == "gpu" and (config.devices or 1) > gpus:
+        raise ValueError(f"{config.devices or 1} GPUs are asked for, but there are {gpus}")
+    return accelerator
 
 
 def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> pl.Trainer:
     """Lightning's trainer for the machine that is there."""
     quiet()
-    check_processes(config)
-    accelerator = config.accelerator
-    if accelerator == "auto":
-        accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-    elif accelerator == "gpu" and not torch.cuda.is_available():
-        raise ValueError("accelerator = gpu, but there is none")
-    if accelerator == "gpu" and (config.devices or 1) > torch.cuda.device_count():
-        raise ValueError(f"devices = {config.devices}, but there are {torch.cuda.device_count()} GPUs")
+    accelerator = check_machine(config)
     precision = config.precision
     if precision == "auto":
         precision = "bf16" if accelerator == "gpu" else "32"

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..surgery import inserted
-from .config import EMBEDDED, Config
+from .config import Config
 from .datasets import Dataset
 
 log = logging.getLogger("cgnl")
@@ -31,8 +31,6 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
     log.info("%s: %.1f M parameters, blocks: %s", config.model.name, millions, places)
     if batch_size < config.optim.batch_size:
         log.info("a step takes %d samples, not %d: there are no more", batch_size, config.optim.batch_size)
-    if config.model.weights is None and dataset.name not in EMBEDDED:
-        log.info("it starts from random weights; model.weights=FILE starts from others")
     log.info(
         "%d + %d epochs, %d samples a step, learning rate %.4g, %s; seed %d; everything goes to %s",
         config.optim.warmup_epochs,

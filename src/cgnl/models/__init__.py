@@ -77,4 +77,10 @@ def _torchvision_weights(name: str, weights: str) -> dict:
         raise ValueError(
             f"{weights} is neither a file nor one of torchvision's weights: {', '.join(known.__members__)}"
         )
-    return known[weights].get_state_dict(progress=False, check_hash=True)
+    try:
+        return known[weights].get_state_dict(progress=False, check_hash=True)
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise OSError(
+            f"torchvision's {weights} cannot be downloaded ({reason}): give a file of weights, or none"
+        ) from None
