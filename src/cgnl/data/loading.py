@@ -98,17 +98,17 @@ class TrainSet(Dataset[Item]):
         return item._replace(pixels=resize_all([item.pixels], [flip], self.view.size)[0])
 
     def __getitems__(self, places: Sequence[Place]) -> Batch:
-        items, flips = zip(*(self._part(place) for place in places), strict=True)
-        size, parts = self.view.size, [item.pixels for item in items if item.pixels is not None]
+        pairs = [self._part(place) for place in places]
+        items, size = [item for item, _ in pairs], self.view.size
+        flips = tuple(flip for item, flip in pairs if item.pixels is not None)
+        parts = [item.pixels for item in items if item.pixels is not None]
         if size is None or not parts:
-            return collate(items)
+            return _batch(items, parts)
         parts = [resize(part, size, size) if max(part.shape[-2:]) > 2 * size else part for part in parts]
-        flips = tuple(flip for item, flip in zip(items, flips, strict=True) if item.pixels is not None)
-        batch = collate([item._replace(pixels=_NOTHING) if item.pixels is not None else item for item in items])
         if not self.resize_later:
-            return batch._replace(pixels=resize_all(parts, flips, size))
-        layout = Layout(tuple(tuple(part.shape) for part in parts), flips, size)
-        return batch._replace(pixels=torch.cat([part.flatten() for part in parts]), layout=layout)
+            return _batch(items, resize_all(parts, flips, size))
+        row = torch.cat([part.flatten() for part in parts])
+        return _batch(items, row, Layout(tuple(tuple(part.shape) for part in parts), flips, size))
 
     def _part(self, place: Place) -> tuple[Item, bool]:
         """The part of a sample that is seen, and whether it is to be mirrored."""
@@ -205,18 +205,21 @@ class EvalBatches(Sampler[list[int]]):
             yield list(self.mine[start : start + self.batch_size])
 
 
-_NOTHING = torch.empty(0, dtype=torch.uint8)
-
-
 def collate(items: Sequence[Item] | Batch) -> Batch:
-    """Items to a batch, unless they are one; what could not be read is only named."""
+    """Items to a batch, unless they are one."""
     if isinstance(items, Batch):
         return items
-    read = [(item.pixels, item.label, item.sample) for item in items if item.pixels is not None]
+    return _batch(items, [item.pixels for item in items if item.pixels is not None])
+
+
+def _batch(items: Sequence[Item], pixels: Tensor | list[Tensor], layout: Layout | None = None) -> Batch:
+    """A batch of those items that could be read; the others are only named."""
+    if not isinstance(pixels, Tensor):
+        pixels = torch.empty(0, dtype=torch.uint8) if not pixels else default_collate(pixels)
+    read = [item for item in items if item.pixels is not None]
+    labels, samples = torch.tensor([(i.label, i.sample) for i in read], dtype=torch.long).view(-1, 2).unbind(1)
     problems = tuple(problem for item in items for problem in item.problems)
-    pixels = default_collate([p for p, _, _ in read]) if read else _NOTHING
-    labels, samples = (torch.tensor([r[i] for r in read], dtype=torch.long) for i in (1, 2))
-    return Batch(pixels, labels, samples, problems)
+    return Batch(torch.as_tensor(pixels), labels.clone(), samples.clone(), problems, layout)
 
 
 def loader(dataset: TrainSet | EvalSet, batches: Sampler, workers: int, pin_memory: bool = False) -> DataLoader:
