@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from .embedded import EMBEDDED
+from .embedded import EMBEDDED, Drawing
 from .images import read_image
 from .index import Index, Sample, UnreadableError
 from .video import Pick, read_frames
@@ -67,19 +67,26 @@ class Drawn:
     def __init__(self, dataset: str, seed: int, count: int):
         self.dataset, self.seed, self.count = dataset, seed, count
         self.classes, self.draw = EMBEDDED[dataset]
-        self.kind: Kind = "videos" if self.draw(seed, 0).pixels.ndim == 4 else "images"
+        self._last = (0, self.draw(seed, 0))  # whoever reads a sample asks for its label next
+        self.kind: Kind = "videos" if self._last[1].pixels.ndim == 4 else "images"
+
+    def _drawing(self, index: int) -> Drawing:
+        last = self._last
+        if last[0] != index:
+            self._last = last = (index, self.draw(self.seed, index))
+        return last[1]
 
     def __len__(self) -> int:
         return self.count
 
     def label(self, index: int) -> int:
-        return self.draw(self.seed, index).label
+        return self._drawing(index).label
 
     def name(self, index: int) -> str:
         return f"{self.dataset} {index}"
 
     def read(self, index: int, pick: Pick) -> Tensor:
-        pixels = self.draw(self.seed, index).pixels
+        pixels = self._drawing(index).pixels
         return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
 
 
@@ -90,15 +97,15 @@ class Held:
         self._source = source
         self.kind: Kind = source.kind
 
-        def decode(index: int) -> Tensor | UnreadableError:
+        def decode(index: int) -> tuple[Tensor | UnreadableError, int]:
             try:
-                return source.read(index, range).to(device)
+                return source.read(index, range).to(device), source.label(index)
             except UnreadableError as error:
-                return error
+                return error, source.label(index)
 
         with ThreadPoolExecutor(max(1, workers)) as pool:
-            self._pixels = list(pool.map(decode, range(len(source))))
-            self._labels = list(pool.map(source.label, range(len(source))))
+            held = list(pool.map(decode, range(len(source))))
+        self._pixels, self._labels = [pixels for pixels, _ in held], [label for _, label in held]
 
     @property
     def bytes(self) -> int:

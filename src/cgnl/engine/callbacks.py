@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from .checkpoint import read, write
+from .checkpoint import read, whole_file, write
 from .config import Config
 from .schedule import factor, total_epochs
 
@@ -144,9 +144,8 @@ class Table(Clock):
         writer = csv.DictWriter(text, columns)
         writer.writeheader()
         writer.writerows(self.rows)
-        temporary = self.file.with_name(".metrics.csv.part")
-        temporary.write_text(text.getvalue())
-        temporary.replace(self.file)
+        with whole_file(self.file) as file:
+            file.write(text.getvalue().encode())
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [dict(row) for row in self.rows], "seconds": self.seconds}

@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
@@ -31,11 +32,18 @@ class Trained:
 
 
 def write(checkpoint: Mapping[str, Any], path: Path) -> None:
-    """Write a checkpoint under another name and rename it, so that there is always a whole one."""
+    """Write a checkpoint whole, or not at all."""
+    with whole_file(path) as file:
+        torch.save(dict(checkpoint), file)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is written under another name and then renamed, so that there is always a whole one."""
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file:
-            torch.save(dict(checkpoint), file)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -38,7 +38,7 @@ def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) ->
         tests = [{"checkpoint": p, **r["test"]} for p, r in zip(paths, results, strict=True)]
         print(json_module.dumps({"tests": tests, "mean_top1": mean}, indent=2))
     elif more:
-        splits = sorted({result["of"] for result in results})
+        splits = {result["of"] for result in results}
         what = "the three splits of UCF101" if len(splits) == len(paths) == 3 else f"{len(paths)} checkpoints"
         print(f"mean of {what}: top-1 {mean:.2%}")
 

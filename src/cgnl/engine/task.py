@@ -157,9 +157,10 @@ class Classification(pl.LightningModule):
             return
         all_of_them: list[Any] = [None] * _processes()
         torch.distributed.all_gather_object(all_of_them, self.problems)
-        for problem in sorted(set().union(*all_of_them) - self.problems):
+        together = set().union(*all_of_them)
+        for problem in sorted(together - self.problems):
             log.warning("skipped: %s", problem)
-        self.problems = set().union(*all_of_them)
+        self.problems = together
         self.check_problems()
 
     def check_problems(self) -> None:
