@@ -55,6 +55,19 @@ def test_loaders_with_a_cache_give_the_same_batches(pictures):
     assert same(list(cached.test(4, full=True)), tests)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("cache", ["none", "gpu"])
+def test_loaders_for_a_gpu_give_what_those_for_a_cpu_do(pictures, cache):
+    config = of_pictures(pictures, cache)
+    on_gpu = Loaders(config, open_dataset(config.data), torch.device("cuda")).train(4, epochs=2)
+    batches = list(loaders(of_pictures(pictures, "none")).train(4, epochs=2))
+    assert len(on_gpu) == len(batches)
+    for ours, theirs in zip(on_gpu, batches, strict=True):
+        assert ours.pixels.is_cuda
+        assert (ours.pixels.cpu().int() - theirs.pixels.int()).abs().max() <= 1
+        assert (ours.labels.tolist(), ours.problems) == (theirs.labels.tolist(), theirs.problems)
+
+
 def test_loaders_with_a_cache_read_files_once(pictures, caplog):
     cached = loaders(of_pictures(pictures, "gpu"))
     with caplog.at_level(logging.INFO, "cgnl"):
@@ -132,4 +145,4 @@ def test_loaders_take_as_many_workers_as_there_are_cores(monkeypatch, data, core
     drawn = open_dataset(Data("parts", samples=4))
     dataset = drawn if data.dataset == "parts" else type(drawn)("folder", (), "images", drawn.train, drawn.test)
     config = Config(data=data, devices=devices)
-    assert Loaders(config, dataset, torch.device(device)).train(2, 1).num_workers == expected
+    assert Loaders(config, dataset, torch.device(device)).test(2, full=False).num_workers == expected

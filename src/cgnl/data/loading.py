@@ -57,7 +57,7 @@ class Batch(NamedTuple):
     def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device, with its pixels as squares."""
         pixels, labels = self.pixels.to(device, non_blocking=True), self.labels
-        if torch.device(device).type == "cuda":  # a copy from pageable memory would wait for the step before
+        if pixels.is_cuda and not labels.is_cuda:  # a copy from pageable memory would wait for the step before
             labels = (labels if labels.is_pinned() else labels.pin_memory()).to(device, non_blocking=True)
         if self.layout is not None:
             shapes, flips, size = self.layout

@@ -104,11 +104,12 @@ def resize_together(parts: Sequence[Tensor], flips: Sequence[bool], size: int) -
     """``resize_all`` as two matrix products: one by one, starting a GPU's kernels would take longer than a step."""
     heights, widths = ([part.shape[axis] for part in parts] for axis in (-2, -1))
     lead = parts[0].shape[:-2]
-    padded = parts[0].new_zeros((len(parts), *lead, max(heights), max(widths)), dtype=torch.float32)
+    dtype = torch.float16 if parts[0].is_cuda else torch.float32  # float16 holds a pixel exactly, a weight to 1 / 2048
+    padded = parts[0].new_zeros((len(parts), *lead, max(heights), max(widths)), dtype=dtype)
     for slot, part in zip(padded, parts, strict=True):
         slot[..., : part.shape[-2], : part.shape[-1]] = part
-    down = bilinear_weights(heights, [False] * len(parts), size, padded.device)
-    across = bilinear_weights(widths, flips, size, padded.device)
+    down = bilinear_weights(heights, [False] * len(parts), size, padded.device).to(dtype)
+    across = bilinear_weights(widths, flips, size, padded.device).to(dtype)
     padded = padded.flatten(1, -3)  # [B, 3, H, W]
     squares = down[:, None] @ (padded @ across.mT[:, None])  # [B, 3, size, size]
     return squares.round_().clamp_(0, 255).byte().unflatten(1, lead)

@@ -2,17 +2,43 @@
 
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch.utils.data import DataLoader
 
-from ..data.loading import EvalBatches, EvalSet, TrainBatches, TrainSet, loader
+from ..data.loading import Batch, EvalBatches, EvalSet, TrainBatches, TrainSet, loader
 from ..data.sources import Held, Source
 from .config import EMBEDDED, Config
 from .datasets import Dataset, view_in_test, view_in_training
 
 log = logging.getLogger("cgnl")
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Batches that a GPU takes and resizes on a stream of their own, while it is busy with the step before."""
+
+    batches: DataLoader
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        aside, batches = torch.cuda.Stream(self.device), iter(self.batches)
+        while True:
+            with torch.cuda.stream(aside):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch = batch.to(self.device)
+            here = torch.cuda.current_stream(self.device)
+            here.wait_stream(aside)
+            for tensor in (batch.pixels, batch.labels):
+                tensor.record_stream(here)  # or its memory would be given away before the step has read it
+            yield batch
 
 
 @dataclass
@@ -26,7 +52,7 @@ class Loaders:
     world: int = 1
     _held: dict[str, Source] = field(default_factory=dict, init=False)
 
-    def train(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader:
+    def train(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader | Aside:
         """The training batches of all epochs, from number ``first`` on."""
         data, seed, accumulate = self.config.data, self.config.seed, self.config.optim.accumulate
         source = self._source("train", self.dataset.train)
@@ -34,7 +60,8 @@ class Loaders:
             len(source), batch_size, epochs, seed, first=first, rank=self.rank, world=self.world, accumulate=accumulate
         )
         later = self.device.type == "cuda" and data.cache == "none"
-        return self._loader(TrainSet(source, view_in_training(data), seed, data.bad_limit, later), batches)
+        loader = self._loader(TrainSet(source, view_in_training(data), seed, data.bad_limit, later), batches)
+        return Aside(loader, self.device) if self.device.type == "cuda" else loader
 
     def test(self, batch_size: int, full: bool) -> DataLoader:
         """Every test sample once, with all its views or one."""
