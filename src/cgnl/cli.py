@@ -19,6 +19,7 @@ COMMANDS = {
     "predict": ("cgnl.engine.predict:command", "name what is in files: cgnl predict best.ckpt FILE ..."),
     "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
+    "bench": ("cgnl.bench.command:bench", "measure time, memory and error: cgnl bench block | network | ops"),
 }
 """Command -> (the function that does it, what it does)."""
 

@@ -79,8 +79,8 @@ def test_loaders_with_a_cache_read_files_once(pictures, caplog):
 
 
 def test_loaders_with_a_cache_read_in_their_own_process(pictures):
-    assert loaders(of_pictures(pictures, "gpu", workers=2)).train(4, 1).num_workers == 0
-    assert loaders(of_pictures(pictures, "none", workers=2)).train(4, 1).num_workers == 2
+    assert loaders(of_pictures(pictures, "gpu", workers=2)).test(4, full=False).num_workers == 0
+    assert loaders(of_pictures(pictures, "none", workers=2)).test(4, full=False).num_workers == 2
 
 
 def test_loaders_cache_clips_too():

@@ -1,0 +1,101 @@
+"""Time and memory of a step."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+MIB = 2**20
+FLUSH = 256 * MIB  # more than any L2 cache, as in triton.testing.do_bench
+FEWEST, MOST = 5, 1000
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of a step: the median, and what 20 % and 80 % of the repetitions stay under."""
+
+    median: float
+    low: float
+    high: float
+
+
+def quantiles(times: Sequence[float]) -> Times:
+    if len(times) == 1:
+        return Times(times[0], times[0], times[0])
+    tenths = statistics.quantiles(times, n=10, method="inclusive")
+    return Times(tenths[4], tenths[1], tenths[7])
+
+
+def measure(
+    step: Callable[[], Any], device: torch.device, seconds: float, clear: Callable[[], None] = lambda: None
+) -> Times:
+    """Repeat a step for about so many seconds, after a warm-up of a fifth of that; ``clear`` is not timed."""
+    clear()
+    step()
+    if device.type != "cuda":
+        _by_clock(step, clear, seconds / 5)
+        return quantiles(_by_clock(step, clear, seconds))
+    with torch.cuda.device(device):
+        estimate = 1e-3 * statistics.median(_by_events(step, clear, FEWEST))
+        repetitions = min(max(int(seconds / max(estimate, 1e-6)), FEWEST), MOST)
+        _by_events(step, clear, repetitions // 5)
+        return quantiles(_by_events(step, clear, repetitions))
+
+
+def captured(step: Callable[[], Any], clear: Callable[[], None]) -> Callable[[], None]:
+    """The step as a CUDA graph: all its kernels, and none of the time in which Python starts them one by one."""
+    aside, here = torch.cuda.Stream(), torch.cuda.current_stream()
+    aside.wait_stream(here)
+    with torch.cuda.stream(aside):  # what is set up on first use must not be captured
+        for _ in range(3):
+            clear()
+            step()
+    here.wait_stream(aside)
+    clear()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def _by_clock(step: Callable[[], Any], clear: Callable[[], None], seconds: float) -> list[float]:
+    times: list[float] = []
+    while len(times) < FEWEST or (sum(times) < 1e3 * seconds and len(times) < MOST):
+        clear()
+        start = time.perf_counter()
+        step()
+        times.append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def _by_events(step: Callable[[], Any], clear: Callable[[], None], repetitions: int) -> list[float]:
+    cache = torch.empty(FLUSH, dtype=torch.int8, device="cuda")
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repetitions)]
+    for start, end in events:
+        clear()
+        cache.zero_()
+        start.record()
+        step()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
+
+
+def peak_mib(step: Callable[[], Any], clear: Callable[[], None] = lambda: None, memory: Any = torch.cuda) -> float:
+    """Most memory allocated during a step, less what was allocated before it.
+
+    Inputs, the gradient of the output, weights and, after a first step, their gradients are there before; what the
+    step returns is alive until it ends.
+    """
+    clear()
+    memory.synchronize()
+    before = memory.memory_allocated()
+    memory.reset_peak_memory_stats()
+    output = step()
+    memory.synchronize()
+    peak = memory.max_memory_allocated()
+    del output
+    return (peak - before) / MIB

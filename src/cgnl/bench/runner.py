@@ -1,0 +1,155 @@
+"""The one loop: build, check, time."""
+
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache, partial
+
+import torch
+
+from .cases import draw, load, ready
+from .checks import Truth, Verdict, check, check_batch, truth_of
+from .measure import captured, measure, peak_mib
+from .roofline import Ceilings, count_flops, least_bytes
+from .settings import Setting
+from .subjects import BENCHMARKS, Call, Subject, choose
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a subject; None where it was not, and then ``note`` says why."""
+
+    benchmark: str
+    row: str
+    mode: str
+    shape: str
+    dtype: str
+    kernel: str
+    settings: str
+    device: str
+    torch: str
+    time: str
+    ms: float | None = None
+    ms_20: float | None = None
+    ms_80: float | None = None
+    eager_ms: float | None = None
+    ratio: float | None = None
+    added_ms: float | None = None
+    peak_mib: float | None = None
+    gflop: float | None = None
+    tflop_per_s: float | None = None
+    roofline: float | None = None
+    error: float | None = None
+    note: str = ""
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def blank(subject: Subject, setting: Setting) -> Row:
+    return Row(
+        benchmark=setting.benchmark,
+        row=subject.name,
+        mode=setting.mode,
+        shape="x".join(map(str, setting.shape)),
+        dtype=setting.dtype_name,
+        kernel=str(setting.kernel) if subject.like_reference else "-",
+        settings=setting.words,
+        device=device_name(setting.device),
+        torch=torch.__version__,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def measure_rows(setting: Setting, subjects: Iterable[Subject], ceilings: Ceilings) -> Iterator[Row]:
+    """A row for each subject, as it comes. Whatever goes wrong with one, the others go on."""
+    benchmark = BENCHMARKS[setting.benchmark]
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=setting.tf32):  # it runs once
+            truth = truth_of(setting)
+    except RuntimeError as error:
+        raise ValueError(f"the reference itself cannot run: {reason(error)}") from None
+    flops = cache(partial(_flops, truth))
+    baseline: Row | None = None
+    for subject in subjects:
+        (counted,) = choose([subject.counts_as], benchmark.subjects) if subject.counts_as else [subject]
+        torch.compiler.reset()
+        row = blank(subject, setting)
+        try:
+            with redirect_stdout(io.StringIO()):  # peers talk
+                call, setting_, verdict = _checked(subject, setting, truth)
+                note = verdict.fault or ("" if setting_ == setting else "refuses channels_last: contiguous input")
+                row = replace(row, settings=setting_.words, error=verdict.error, note=note)
+                if not verdict.fault:
+                    row = _timed(row, call, setting_, flops(counted, setting_), ceilings)
+                del call
+        except Exception as error:
+            row = replace(row, note=reason(error))
+        if subject.name == benchmark.baseline:
+            baseline = row
+        yield compared(row, baseline)
+        if setting.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _checked(subject: Subject, setting: Setting, truth: Truth) -> tuple[Call, Setting, Verdict]:
+    """Build and check. Somebody else's module may ask for contiguous input, by failing on any other."""
+    try:
+        call = load(subject, setting, truth.weights)
+        return call, setting, check(subject, call, setting, truth)
+    except RuntimeError:
+        if subject.like_reference or setting.memory_format == torch.contiguous_format:
+            raise
+        contiguous = replace(setting, channels_last=False)
+        call = load(subject, contiguous, truth.weights)
+        return call, contiguous, check(subject, call, contiguous, truth)
+
+
+def _timed(row: Row, call: Call, setting: Setting, flops: float, ceilings: Ceilings) -> Row:
+    benchmark = BENCHMARKS[setting.benchmark]
+    case = ready(call, draw(setting, setting.batch, benchmark.inputs, benchmark.input_gradient), setting)
+    case.clear()
+    least = least_bytes(case, case.step())
+    memory = peak_mib(case.step, case.clear) if setting.device.type == "cuda" else None
+    times = eager = measure(case.step, setting.device, setting.seconds, case.clear)
+    if setting.device.type == "cuda":
+        try:
+            times = measure(captured(case.step, case.clear), setting.device, setting.seconds)
+        except Exception as error:
+            row = replace(row, note=f"{row.note} no CUDA graph: {reason(error)}".strip())
+    return replace(
+        row,
+        ms=times.median,
+        ms_20=times.low,
+        ms_80=times.high,
+        eager_ms=eager.median,
+        peak_mib=memory,
+        gflop=flops / 1e9,
+        tflop_per_s=flops / (1e9 * times.median),
+        roofline=ceilings.milliseconds(flops, least) / times.median,
+    )
+
+
+def _flops(truth: Truth, subject: Subject, setting: Setting) -> float:
+    """Of a whole step, counted on a few samples: everything here is proportional to their number."""
+    benchmark, few = BENCHMARKS[setting.benchmark], check_batch(setting)
+    call = load(replace(subject, compiled=False), setting, truth.weights)
+    case = ready(call, draw(setting, few, benchmark.inputs, benchmark.input_gradient), setting)
+    return count_flops(case) * setting.batch / few
+
+
+def compared(row: Row, baseline: Row | None) -> Row:
+    if row.ms is None or baseline is None or baseline.ms is None:
+        return row
+    return replace(row, ratio=row.ms / baseline.ms, added_ms=row.ms - baseline.ms)
+
+
+def reason(error: Exception) -> str:
+    """The first line of what went wrong."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:120] if lines else type(error).__name__

@@ -1,0 +1,115 @@
+import pytest
+import torch
+from torch import nn
+
+from cgnl.bench.roofline import Ceilings
+from cgnl.bench.runner import Row, compared, measure_rows, reason
+from cgnl.bench.settings import read
+from cgnl.bench.subjects import BENCHMARKS, Subject, choose
+
+CEILINGS = Ceilings(1e12, 1e10)
+
+
+def rows_of(subjects, **given):
+    setting = read("block", {"channels": 16, "size": "4", "seconds": 1e-3, **given}, "cpu")
+    return {row.row: row for row in measure_rows(setting, subjects, CEILINGS)}
+
+
+REFERENCE, *_ = BENCHMARKS["block"].subjects
+
+
+def test_measure_rows_measures():
+    row = rows_of([REFERENCE])["reference"]
+    assert (row.benchmark, row.mode, row.shape, row.dtype) == ("block", "train", "2x16x4x4", "float32")
+    assert row.ms is not None
+    assert row.ms_20 is not None
+    assert row.ms_80 is not None
+    assert row.gflop is not None
+    assert row.roofline is not None
+    assert 0 < row.ms_20 <= row.ms <= row.ms_80
+    assert row.tflop_per_s == pytest.approx(row.gflop / row.ms)
+    assert (row.ratio, row.added_ms, row.peak_mib, row.note) == (1, 0, None, "")
+    assert 0 < (row.error or 0) < 1e-5
+
+
+def test_measure_rows_does_not_time_what_is_wrong():
+    class Wrong(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+            self.load_state_dict = block.load_state_dict
+
+        def forward(self, x):
+            return self.block(x) + 0.1 * x
+
+    wrong = Subject("wrong", lambda s: Wrong(REFERENCE.build(s)), like_reference=True, counts_as="reference")
+    rows = rows_of([wrong, REFERENCE])
+    assert rows["wrong"].ms is None
+    assert rows["wrong"].note.startswith("wrong, at most")
+    assert (rows["wrong"].error or 0) > 0.01
+    assert rows["reference"].ms is not None
+
+
+def test_measure_rows_go_on_after_one_that_fails():
+    def fail(_):
+        raise TypeError("no such thing\nand more of it")
+
+    rows = rows_of([Subject("broken", fail), REFERENCE])
+    assert (rows["broken"].ms, rows["broken"].note) == (None, "no such thing")
+    assert rows["reference"].ms is not None
+
+
+def test_measure_rows_give_contiguous_input_to_who_asks_for_it():
+    class Flat(nn.Module):
+        def forward(self, x):
+            return (2 * x).view(-1).view(x.shape)
+
+    row = rows_of([Subject("flat", lambda _: Flat())])["flat"]
+    assert row.ms is not None
+    assert row.note == "refuses channels_last: contiguous input"
+    assert "channels_last" not in row.settings
+
+
+def test_measure_rows_say_when_the_reference_cannot_run():
+    setting = read("network", {"network": "c2d_resnet18", "blocks": 1, "size": "4x32x32"}, "cpu")
+    with pytest.raises(ValueError, match=r"the reference itself cannot run: .*too small"):
+        next(measure_rows(setting, [REFERENCE], CEILINGS))
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "small", "names"),
+    [
+        ("ops", {"channels": 16, "size": "4"}, ["reference", "non-local sdpa"]),
+        ("network", {"network": "resnet18", "blocks": 1, "size": "32"}, ["plain", "reference", "nl"]),
+    ],
+)
+def test_measure_rows_of_other_benchmarks(benchmark, small, names):
+    setting = read(benchmark, {**small, "seconds": 1e-3, "dtype": "bfloat16"}, "cpu")
+    rows = list(measure_rows(setting, choose(names, BENCHMARKS[benchmark].subjects), CEILINGS))
+    assert [row.row for row in rows] == names
+    assert all(row.ms and row.ratio and not row.note for row in rows)
+    assert [row.error is not None for row in rows] == [name == "reference" for name in names]
+
+
+def row(ms: float | None) -> Row:
+    return Row("network", "a", "train", "2x3", "float32", "-", "", "CPU", "2", "now", ms=ms)
+
+
+def test_compared_to_the_baseline():
+    result = compared(row(3.0), row(2.0))
+    assert (result.ratio, result.added_ms) == (1.5, 1.0)
+    assert compared(row(None), row(2.0)).ratio is None
+    assert compared(row(3.0), None).ratio is None
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("\n  first\nsecond"), "first"),
+        (RuntimeError(), "RuntimeError"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried ..."), "out of memory"),
+    ],
+    ids=str,
+)
+def test_reason(error, text):
+    assert reason(error) == text
