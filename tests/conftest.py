@@ -1,5 +1,7 @@
 """Shared by all tests: how exact is exact enough, and small helpers."""
 
+import importlib
+import importlib.util
 import os
 
 import pytest
@@ -11,6 +13,16 @@ ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2**-8, to
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker
     torch.set_num_threads(1)
+
+INTERPRETED = not torch.cuda.is_available()
+"""Whether Triton's interpreter runs the fused kernels, which it does for those imported while this variable is set.
+
+It is set in tests/ops/fused alone: all others, and the processes that they start, have the reference on a CPU.
+"""
+if INTERPRETED and importlib.util.find_spec("triton"):
+    os.environ["TRITON_INTERPRET"] = "1"
+    importlib.import_module("cgnl.ops.fused.operators")
+os.environ.pop("TRITON_INTERPRET", None)
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,16 @@ Each is the paper's last equation of section 3, Z = BN(Y W_z) + X, with its own 
 bias, drawn from N(0, 0.01); W_z has as many groups as Y.
 """
 
+import math
 import warnings
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .ops import kernels, reference
+from .ops import fused, kernels, reference
 from .ops.dispatch import Backend, check_backend
 from .ops.kernels import Kernel
 from .ops.series import accumulation_dtype, polynomial
@@ -91,6 +93,10 @@ class _Residual(nn.Module):
         """W_z y in two parts: [B, C, *positions], and a bias of each sample [B, C, 1, ..] to add to it, or None."""
         raise NotImplementedError
 
+    def run_fused(self, x: Tensor) -> Tensor | None:  # noqa: ARG002
+        """The whole block by fused kernels, or None where they do not apply."""
+        return None
+
     def _grouped(self, t: Tensor) -> Tensor:
         return t.unflatten(1, (self.groups, -1))  # [B, G, C', *P]
 
@@ -110,6 +116,8 @@ class _Residual(nn.Module):
             raise ValueError(f"expected [B, {self.channels}, {axes}] (ndim = {self.ndim}), got {list(x.shape)}")
         if x.shape[0] == 0:  # with every parameter in the graph: DDP waits for them all
             return x + torch.cat([p.flatten() for p in self.parameters()]).sum().to(x.dtype)
+        if (out := self.run_fused(x)) is not None:
+            return out
         z, bias = self.branch(x)
         z = z.to(accumulation_dtype(z))  # [B, C, *P]
         if bias is not None:
@@ -184,7 +192,9 @@ class CGNL(_Residual):
         normalize: divide each row of the pairwise matrix by its sum; see ``cgnl.ops.compact_generalized_non_local``.
         zero_init: start as an exact identity (norm weight 0, or ``z`` 0 without a norm). theta, phi, g and z then
             receive gradients from the second step on.
-        backend: ``"auto"``, ``"reference"`` or ``"fused"``.
+        backend: ``"auto"`` takes the fused kernels where they apply, ``"fused"`` raises where they do not,
+            ``"reference"`` never takes them.
+        recompute: the fused kernels keep nothing for backward but the input: less memory, a little slower.
 
     Shape: [B, channels, *positions] -> the same.
     """
@@ -202,12 +212,14 @@ class CGNL(_Residual):
         normalize: bool = False,
         zero_init: bool = True,
         backend: Backend = "auto",
+        recompute: bool = False,
         device=None,
         dtype=None,
     ):
         super().__init__(channels, inner_channels, _THREE, ndim, groups, norm, zero_init, device, dtype)
         self.kernel, self.scale, self.normalize = kernels.resolve(kernel), scale, normalize
         self.backend: Backend = backend
+        self.recompute = recompute
         reference.scale_factor(scale, 1, 1)  # raises for an unknown one
         check_backend(backend)
         if normalize:
@@ -236,6 +248,74 @@ class CGNL(_Residual):
         row_sums = self.z.weight.flatten(1).sum(1, dtype=c.dtype).unflatten(0, (self.groups, -1))  # [G, C / G]
         bias = (c_0 * row_sums).flatten(1)  # [B, C]
         return self._project(y, theta.dtype), bias.unflatten(1, (-1,) + (1,) * self.ndim)
+
+    def run_fused(self, x: Tensor) -> Tensor | None:
+        if self.backend == "reference":
+            return None
+        reason = fused.why_not(x, self.channels, self.inner_channels, self.groups, self.kernel, self.normalize)
+        if self._uses_batch_statistics and x.numel() == self.channels:
+            reason = "batch norm needs more than 1 value per channel"
+        if reason := reason or self._changed():
+            if self.backend == "fused":
+                raise ValueError(f'backend="fused" is not possible: {reason}')
+            return None
+        self._warn_if_erased(x)
+        layers: Any = (self.theta, self.phi, self.g, self.z)
+        weights = fused.Weights(*(layer.weight for layer in layers))
+        out, statistics = fused.block(
+            x, weights, self._fused_norm(), self.kernel, self.groups, self.scale, self.recompute
+        )
+        if statistics is not None:
+            self._track(*statistics)
+        return out
+
+    def _changed(self) -> str | None:
+        """What somebody has made of the layers, if kernels that only know their weights would not do the same."""
+        layer: Any
+        for name, layer in self.named_children():
+            if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
+                return f"{name} has hooks"
+            if name == "norm":
+                if type(layer) not in (*_BATCH_NORM.values(), nn.SyncBatchNorm, nn.GroupNorm):
+                    return f"norm is a {type(layer).__name__}"
+                if layer.weight is None or layer.bias is None:
+                    return f"norm has no {'weight' if layer.weight is None else 'bias'}"
+                if getattr(layer, "num_groups", self.groups) != self.groups:
+                    return f"norm has {layer.num_groups} groups"
+            elif type(layer) not in _CONV.values():
+                return f"{name} is a {type(layer).__name__}"
+            elif layer.bias is not None:
+                return f"{name} has a bias"
+            elif math.prod(layer.kernel_size) != 1 or math.prod(layer.stride) != 1 or any(layer.padding):
+                return f"{name} is more than a product at each position"
+            elif layer.groups != (self.groups if name == "z" else 1):
+                return f"{name} has {layer.groups} groups"
+        return None
+
+    def _fused_norm(self) -> fused.BlockNorm:
+        norm = self.norm
+        if norm is None:
+            return fused.BlockNorm("none")
+        if isinstance(norm, nn.GroupNorm):
+            return fused.BlockNorm("group", norm.weight, norm.bias, eps=norm.eps)
+        if not norm.training and norm.running_mean is not None:
+            return fused.BlockNorm("batch", norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps)
+        group = None
+        if isinstance(norm, nn.SyncBatchNorm) and norm.training and dist.is_available() and dist.is_initialized():
+            group = norm.process_group or dist.group.WORLD
+        alone = group is None or dist.get_world_size(group) == 1
+        return fused.BlockNorm("batch", norm.weight, norm.bias, eps=norm.eps, process_group=None if alone else group)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the norm's running statistics, as it would itself."""
+        norm = self.norm
+        if not norm.training or norm.running_mean is None:
+            return
+        norm.num_batches_tracked.add_(1)
+        momentum = norm.momentum if norm.momentum is not None else 1 / norm.num_batches_tracked
+        norm.running_mean.lerp_(mean, momentum)
+        norm.running_var.lerp_(variance, momentum)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kernel={self.kernel}, scale={self.scale!r}, normalize={self.normalize}"

@@ -12,9 +12,7 @@ Backend = Literal["auto", "reference", "fused"]
 
 
 def check_backend(backend: str) -> None:
-    if backend == "fused":
-        raise ValueError('backend="fused" is not available: this version has no fused kernels')
-    if backend not in ("auto", "reference"):
+    if backend not in ("auto", "reference", "fused"):
         raise ValueError(f'backend must be "auto", "reference" or "fused", got {backend!r}')
 
 
@@ -43,12 +41,16 @@ def compact_generalized_non_local(
         process_group: the inputs are this process's share of the positions. Only the B G (P + 1) sums travel, twice as
             many with ``normalize`` (plus B G norms for ``beta="norm"`` and one count with ``scale``), in one message
             forward and one backward.
-        backend: ``"auto"``, ``"reference"`` or ``"fused"``.
+        backend: ``"auto"`` or ``"reference"``; ``"fused"`` raises, since fused kernels take the whole block.
 
     Returns:
         [B, C, *positions] in g's dtype. Sums are accumulated in float32, float64 for float64.
     """
     check_backend(backend)
+    if backend == "fused":
+        raise ValueError(
+            'backend="fused" is not possible: there are fused kernels for the block CGNL, not for the operator'
+        )
     return reference.compact_generalized_non_local(
         theta, phi, g, kernel=kernel, groups=groups, scale=scale, normalize=normalize, process_group=process_group
     )

@@ -1,0 +1,333 @@
+"""Gradients of theta, phi, g and W_z, from dO and what is recomputed of the forward pass.
+
+The norm's part is settled before: dz = a dO + u + v z, with a, u, v of each sample and channel.
+"""
+
+# Kernels are read by Triton, not run by Python.
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportPossiblyUnboundVariable=false
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .branch import Cut, cut_of, grid_of, place_of, weight_tile, z_tile
+from .machine import Form, cdiv, descriptor, form_of, launch, power_of_two, precision
+from .series import expm1, slope, value
+
+
+@triton.jit
+def narrow_kernel(
+    theta_desc,  # [B, N, I]
+    z_weight,  # [C, width]
+    coefficients,  # [B, G, terms]
+    factors,  # a, u, v: [3, B, C]
+    grad_desc,  # dO: [B, N, C]
+    grad_theta,  # [B, N, stride]
+    stride,
+    grad_x,  # [B, N, C], or anything
+    grad_z,  # dW_z: [B, parts, C, width]
+    grad_c,  # [B, parts, terms, I], to be summed over the channels of a group
+    N,
+    groups,
+    steps,
+    residual: tl.constexpr,  # whether dO is dX's first part, and is copied
+    form: tl.constexpr,
+    together: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """All gradients of W_z y for a few groups that fit into a tile. theta may be overwritten by its gradient.
+
+    For the dot kernel y is theta, and there is no gradient of its coefficient.
+    """
+    width: tl.constexpr = form[0]
+    first: tl.constexpr = form[2]
+    terms: tl.constexpr = form[3]
+    gamma: tl.constexpr = form[4]
+    part, b = tl.program_id(1), tl.program_id(2)
+    parts, samples = tl.num_programs(1), tl.num_programs(2)
+    group, o, inside = place_of(groups, form, together, OUT)
+    C, start = groups * form[1], group * form[1]
+    r, i = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)
+    known = (i < together * width) & (group * width + i < groups * width)
+    w = weight_tile(z_weight, group, o, inside, 0, form, together, COLUMNS)
+    a = tl.load(factors + b * C + start + o, inside, 0.0)[None, :]
+    u = tl.load(factors + (samples + b) * C + start + o, inside, 0.0)[None, :]
+    v = tl.load(factors + (2 * samples + b) * C + start + o, inside, 0.0)[None, :]
+    c = coefficients + (b * groups + group + i[None, :] // width) * terms
+    dw = tl.zeros((COLUMNS, OUT), tl.float32)
+    slots: tl.constexpr = 16
+    slot = tl.arange(0, slots)[:, None]
+    dc = tl.zeros((slots, COLUMNS), tl.float32)  # a row for each power
+    for step in tl.range(0, steps, num_stages=STAGES):
+        n = (part * steps + step) * ROWS
+        row, here = b.to(tl.int64) * N + n, r < N - n
+        t = theta_desc.load([b, n, group * width]).reshape(ROWS, COLUMNS)
+        if together * width != COLUMNS:
+            t = tl.where(known[None, :], t, 0.0)  # what belongs to other groups is being overwritten
+        top = 1.0
+        if form[5]:
+            y = t
+        else:
+            x = t.to(tl.float32)
+            response = value(x, c, known[None, :], first, terms, gamma)
+            if form[6]:
+                top = tl.maximum(tl.max(tl.abs(response)), 1e-30)
+            y = (response / top).to(t.dtype)
+        z = tl.dot(y, w, input_precision=form[7])  # [ROWS, OUT]
+        if form[6]:
+            z *= top
+        do = grad_desc.load([b, n, start]).reshape(ROWS, OUT)
+        if residual:
+            tl.store(grad_x + row * C + start + r * C + o[None, :], do, here & inside[None, :])
+        slopes = tl.where(here & inside[None, :], a * do.to(tl.float32) + u + v * z, 0.0)
+        if form[6]:  # where float16 cannot hold y, neither can it hold dz
+            peak = tl.maximum(tl.max(tl.abs(slopes)), 1e-30)
+            dz = (slopes / peak).to(t.dtype)  # [ROWS, OUT]
+            dt = tl.dot(dz, w.T, input_precision=form[7]) * peak  # [ROWS, COLUMNS]
+            dw += tl.dot(y.T, dz, input_precision=form[7]) * (top * peak)
+        else:
+            dz = slopes.to(t.dtype)
+            dt = tl.dot(dz, w.T, input_precision=form[7])
+            dw = tl.dot(y.T, dz, dw, input_precision=form[7])
+        if not form[5]:
+            power = dt
+            if gamma > 0:
+                if first == 0:
+                    dc += tl.where(slot == 0, tl.sum(dt * expm1(-gamma * x * x), 0)[None, :], 0.0)
+                power *= tl.exp(-gamma * x * x)
+            for p in tl.static_range(1, first + terms):
+                power *= x
+                if p >= first:
+                    dc += tl.where(slot == p - first, tl.sum(power, 0)[None, :], 0.0)
+            dt *= slope(x, c, known[None, :], first, terms, gamma)
+        tl.store(grad_theta + row * stride + group * width + r * stride + i[None, :], dt, here & known[None, :])
+    i = i[:, None]
+    same = (i // width == o[None, :] // form[1]) & known[:, None] & inside[None, :]
+    place = grad_z + ((b * parts + part).to(tl.int64) * C + start + o[None, :]) * width + i % width
+    tl.store(place, dw, same)
+    if not form[5]:
+        i = tl.arange(0, COLUMNS)[None, :]
+        place = grad_c + ((b * parts + part) * terms + slot) * (groups * width) + group * width + i
+        tl.store(place, dc, (slot < terms) & known[None, :])
+
+
+@triton.jit
+def dz_kernel(
+    theta_desc,  # [B, N, I]
+    z_weight,  # [C, width]
+    coefficients,  # [B, G, terms]
+    factors,  # a, u, v: [3, B, C]
+    grad_desc,  # dO: [B, N, C]
+    grad_z,  # dz: [B, N, C]
+    N,
+    groups,
+    steps,
+    form: tl.constexpr,
+    together: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUT: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """dz = a dO + u + v z."""
+    part, b, samples = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
+    group, o, inside = place_of(groups, form, together, OUT)
+    C, start = groups * form[1], group * form[1]
+    coefficients += b * groups * form[3]
+    w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
+    a = tl.load(factors + b * C + start + o, inside, 0.0)[None, :]
+    u = tl.load(factors + (samples + b) * C + start + o, inside, 0.0)[None, :]
+    v = tl.load(factors + (2 * samples + b) * C + start + o, inside, 0.0)[None, :]
+    r = tl.arange(0, ROWS)[:, None]
+    for step in tl.range(0, steps, num_stages=STAGES):
+        n = (part * steps + step) * ROWS
+        z = z_tile(
+            theta_desc, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH
+        )
+        do = grad_desc.load([b, n, start + tl.min(o)]).reshape(ROWS, OUT).to(tl.float32)
+        place = grad_z + (b.to(tl.int64) * N + n) * C + start + r * C + o[None, :]
+        tl.store(place, a * do + u + v * z, (r < N - n) & inside[None, :])
+
+
+@triton.jit
+def response_kernel(
+    theta,  # [B, N, stride]
+    stride,
+    coefficients,  # [B, G, terms]
+    grad_y,  # [G, B N, width]
+    grad_theta,  # [B, N, grad_stride]
+    grad_stride,
+    y,  # [G, B N, width]
+    grad_c,  # [B, parts, terms, I]
+    N,
+    groups,
+    form: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """y and the gradients of theta and of the coefficients, element by element. theta may be overwritten."""
+    width: tl.constexpr = form[0]
+    first: tl.constexpr = form[2]
+    terms: tl.constexpr = form[3]
+    gamma: tl.constexpr = form[4]
+    part, b = tl.program_id(1), tl.program_id(2)
+    parts, rows = tl.num_programs(1), tl.num_programs(2).to(tl.int64) * N
+    across = tl.cdiv(width, COLUMNS)
+    group, start = tl.program_id(0) // across, tl.program_id(0) % across * COLUMNS
+    r, i = tl.arange(0, ROWS)[:, None], start + tl.arange(0, COLUMNS)[None, :]
+    row = b.to(tl.int64) * N + part * ROWS
+    ok = (r < N - part * ROWS) & (i < width)
+    x = tl.load(theta + row * stride + r * stride + group * width + i, ok, 0.0).to(tl.float32)
+    grouped = (group * rows + row) * width
+    dy = tl.load(grad_y + grouped + r * width + i, ok, 0.0).to(tl.float32)
+    c = coefficients + (b * groups + group) * terms + i * 0
+    place = grad_theta + row * grad_stride + r * grad_stride + group * width + i
+    if form[5]:
+        tl.store(y + grouped + r * width + i, x, ok)
+        tl.store(place, dy, ok)
+    else:
+        tl.store(y + grouped + r * width + i, value(x, c, i < width, first, terms, gamma), ok)
+        tl.store(place, dy * slope(x, c, i < width, first, terms, gamma), ok)
+        out = grad_c + (b * parts + part).to(tl.int64) * terms * groups * width + group * width + i
+        power = dy
+        if first == 0:
+            tl.store(out, tl.sum(dy * expm1(-gamma * x * x), 0)[None, :], i < width)
+        if gamma > 0:
+            power *= tl.exp(-gamma * x * x)
+        for p in tl.static_range(1, first + terms):
+            power *= x
+            if p >= first:
+                tl.store(out + (p - first) * groups * width, tl.sum(power, 0)[None, :], i < width)
+
+
+@triton.jit
+def factors_kernel(
+    phi,  # [B, N, stride]
+    g,  # [B, N, stride]
+    stride,
+    grad_sums,  # [B, G, terms]
+    grad_squares,  # [B, G], of sum phi^2, or anything
+    N,
+    groups,
+    squares: tl.constexpr,
+    width: tl.constexpr,
+    first: tl.constexpr,
+    terms: tl.constexpr,
+    gamma: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """phi and g become their gradients: of sum_i exp(-gamma phi_i^2) phi_i^p g_i, and of sum_i phi_i^2."""
+    i = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    b, r = tl.program_id(2), tl.arange(0, ROWS)[:, None]
+    n = tl.program_id(1) * ROWS
+    place = (b.to(tl.int64) * N + n) * stride + r * stride + i
+    known = i < groups * width
+    ok = (r < N - n) & known
+    x, weight = tl.load(phi + place, ok, 0.0).to(tl.float32), tl.load(g + place, ok, 0.0).to(tl.float32)
+    c = grad_sums + (b * groups + i // width) * terms
+    dg = value(x, c, known, first, terms, gamma)
+    if first == 0:
+        dg += tl.load(c, known, 0.0)
+    dphi = weight * slope(x, c, known, first, terms, gamma)
+    if squares:
+        dphi += 2 * x * tl.load(grad_squares + b * groups + i // width, known, 0.0)
+    tl.store(phi + place, dphi, ok)
+    tl.store(g + place, dg, ok)
+
+
+def is_narrow(form: Form) -> bool:
+    """Whether one program can hold W_z of a group, and its gradient."""
+    return form.width <= 128 and form.wide <= 256 and form.width * form.wide <= 128 * 128
+
+
+def branch_backward(
+    grad: Tensor,
+    theta: Tensor,
+    z_weight: Tensor,
+    c: Tensor,
+    factors: Tensor,
+    grad_theta: Tensor,
+    grad_x: Tensor | None,
+    first: int,
+    gamma: float,
+) -> tuple[Tensor, Tensor | None]:
+    """Writes dtheta, and dO into grad_x; returns dW_z [C, width] and the gradients of the coefficients [B, G, K].
+
+    grad is dO [B, N, C], factors [3, B, C]; theta and grad_theta are [B, N, I] and may be the same. The dot kernel's
+    coefficient is not seen here, and gets None.
+    """
+    form = form_of(z_weight, c, first, gamma, precision(theta))
+    run = _narrow if is_narrow(form) else _wide
+    grad_z, grad_c = run(grad, theta, z_weight, c, factors, grad_theta, grad_x, form)
+    if form.dot:
+        return grad_z, None
+    return grad_z, grad_c.sum(1).unflatten(2, (c.shape[1], -1)).sum(3).transpose(1, 2)
+
+
+def narrow_cut(form: Form, groups: int, dtype: torch.dtype) -> Cut:
+    most = 32 if form.precision == "ieee" else 128
+    together = max(1, min(most // form.wide, most // 2 // form.width, groups))
+    out, columns = power_of_two(together * form.wide), power_of_two(together * form.width)
+    large = out * columns > 128 * 64 or dtype == torch.float32
+    return Cut(together, 32, out, columns, 8 if large else 4, 3)
+
+
+def _narrow(grad, theta, z_weight, c, factors, grad_theta, grad_x, form: Form) -> tuple[Tensor, Tensor]:
+    (batch, positions, inner), groups = theta.shape, c.shape[1]
+    cut = narrow_cut(form, groups, theta.dtype)
+    grid, steps = grid_of(cut, form, groups, batch, positions, 2, theta.device)
+    grad_z = c.new_empty((batch, grid[1], len(z_weight), form.width))
+    grad_c = c.new_empty((batch, grid[1], form.terms, inner))
+    launch(
+        narrow_kernel, grid, cut.warps, cut.stages, descriptor(theta, 1, cut.rows, cut.depth), z_weight, c, factors,
+        descriptor(grad, 1, cut.rows, cut.out), grad_theta, grad_theta.stride(1), grad if grad_x is None else grad_x,
+        grad_z, grad_c, positions, groups, steps, grad_x is not None, tuple(form), cut.together, cut.rows, cut.out,
+        cut.depth, cut.stages,
+    )  # fmt: skip
+    return grad_z.sum((0, 1)), grad_c
+
+
+def _wide(grad, theta, z_weight, c, factors, grad_theta, grad_x, form: Form) -> tuple[Tensor, Tensor]:
+    (batch, positions, inner), groups = theta.shape, c.shape[1]
+    cut = cut_of(form, groups, grad.dtype)
+    grid, steps = grid_of(cut, form, groups, batch, positions, 6, theta.device)
+    dtype = torch.float32 if form.half else theta.dtype
+    dz = torch.empty_like(grad, dtype=dtype)
+    launch(
+        dz_kernel, grid, cut.warps, cut.stages, descriptor(theta, 1, cut.rows, cut.depth), z_weight, c, factors,
+        descriptor(grad, 1, cut.rows, cut.out), dz, positions, groups, steps, tuple(form), cut.together, cut.rows,
+        cut.out, cut.depth, cut.stages,
+    )  # fmt: skip
+    if grad_x is not None:
+        grad_x.copy_(grad)
+    dz = dz.view(-1, groups, form.wide).transpose(0, 1)  # [G, B N, wide]
+    dy = dz @ z_weight.view(groups, form.wide, form.width).to(dtype)  # [G, B N, width]
+    y = torch.empty_like(dy)
+    rows, columns = 32, min(128, power_of_two(form.width))
+    parts = cdiv(positions, rows)
+    grad_c = c.new_empty((batch, parts, form.terms, inner))
+    launch(
+        response_kernel, (groups * cdiv(form.width, columns), parts, batch), 4, 1, theta, theta.stride(1), c, dy,
+        grad_theta, grad_theta.stride(1), y, grad_c, positions, groups, tuple(form), rows, columns,
+    )  # fmt: skip
+    return (dz.transpose(1, 2) @ y).float().flatten(0, 1), grad_c
+
+
+def factors_backward(
+    phi: Tensor, g: Tensor, grad_sums: Tensor, grad_squares: Tensor | None, first: int, gamma: float
+) -> None:
+    """phi and g [B, N, I], with the same strides, become their gradients."""
+    batch, positions, inner = phi.shape
+    groups, terms = grad_sums.shape[1:]
+    rows, columns = 32, min(256, power_of_two(inner))
+    launch(
+        factors_kernel, (cdiv(inner, columns), cdiv(positions, rows), batch), 4, 1, phi, g, phi.stride(1),
+        grad_sums, grad_sums if grad_squares is None else grad_squares, positions, groups, grad_squares is not None,
+        inner // groups, first, terms, gamma, rows, columns,
+    )  # fmt: skip

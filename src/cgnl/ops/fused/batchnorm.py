@@ -1,0 +1,179 @@
+"""Batch norm from the moments of z in each sample: what ``norm`` says in tensor operations, in one kernel each way.
+
+A program takes a few channels of all samples. Dozens of operations on tensors this small take longer than the block.
+"""
+
+# Kernels are read by Triton, not run by Python.
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportPossiblyUnboundVariable=false
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .machine import cdiv, launch, power_of_two
+
+MOST = 256
+"""Samples that one program holds."""
+
+
+@triton.jit
+def standardise_kernel(
+    moments,  # [2, B, C]
+    coefficients,  # [B, G, terms]
+    row_sums,  # of W_z: [C], where there is a p = 0 term
+    weight,  # [C]
+    bias,  # [C]
+    scale,  # [B, C]
+    shift,  # [B, C]
+    q,  # [B, C]
+    found,  # mean, unbiased variance, p: [3, C]
+    B,
+    N,
+    C,
+    eps,
+    wide: tl.constexpr,
+    first: tl.constexpr,
+    terms: tl.constexpr,
+    dot: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """z^ = p z + q, and weight z^ + bias = scale z + shift; with the dot kernel it is s z that is normalised."""
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    b = tl.arange(0, SAMPLES)[:, None]
+    known, ok = channel < C, (b < B) & (channel < C)
+    at, c = b * C + channel, coefficients + (b * (C // wide) + channel // wide) * terms
+    means, squares = tl.load(moments + at, ok, 0.0), tl.load(moments + B * C + at, ok, 0.0)
+    s = means * 0 + 1
+    if dot:
+        s = tl.load(c, ok, 0.0)
+        means *= s
+        squares *= s * s
+    mean = tl.sum(means, 0)[None, :] / B
+    away = means - mean
+    whole, constant = mean, mean * 0
+    if first == 0:  # it can be thousands of times the rest, so it is centred by itself
+        constant = tl.load(c, ok, 0.0) * tl.load(row_sums + channel, known, 0.0)
+        middle = tl.sum(constant, 0)[None, :] / B
+        constant -= middle
+        away += constant
+        whole += middle
+    squares = tl.sum(tl.where(ok, squares + N * away * away, 0.0), 0)[None, :]
+    p = tl.rsqrt(squares / (B * N) + eps)
+    gain = tl.load(weight + channel, known, 0.0)
+    along = (constant - mean) * p + means * 0  # [SAMPLES, CHANNELS]
+    tl.store(q + at, along, ok)
+    tl.store(scale + at, gain * p * s, ok)
+    tl.store(shift + at, gain * along + tl.load(bias + channel, known, 0.0), ok)
+    tl.store(found + channel, whole, known)
+    tl.store(found + C + channel, squares / tl.maximum(B * N - 1, 1), known)
+    tl.store(found + 2 * C + channel, p, known)
+
+
+@triton.jit
+def backward_kernel(
+    sums,  # of dO and of dO (z - mean): [2, B, C]
+    moments,  # [2, B, C]
+    coefficients,  # [B, G, terms]
+    row_sums,  # [C]
+    weight,  # [C]
+    p,  # [C]
+    q,  # [B, C]
+    factors,  # a, u, v: [3, B, C]
+    extra,  # [B, C], to be summed over a group: the gradient of the only or of the first coefficient
+    grads,  # of weight, bias and row_sums: [3, C]
+    B,
+    N,
+    C,
+    wide: tl.constexpr,
+    first: tl.constexpr,
+    terms: tl.constexpr,
+    dot: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """a, u, v of dz = a dO + u + v z, and everything that follows from sums over positions alone."""
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    b = tl.arange(0, SAMPLES)[:, None]
+    known, ok = channel < C, (b < B) & (channel < C)
+    at, c = b * C + channel, coefficients + (b * (C // wide) + channel // wide) * terms
+    plain, along = tl.load(sums + at, ok, 0.0), tl.load(sums + B * C + at, ok, 0.0)
+    means, squares = tl.load(moments + at, ok, 0.0), tl.load(moments + B * C + at, ok, 0.0)
+    inverse, away = tl.load(p + channel, known, 0.0), tl.load(q + at, ok, 0.0)
+    gain = tl.load(weight + channel, known, 0.0)
+    s = means * 0 + 1
+    if dot:
+        s = tl.load(c, ok, 0.0)
+    standing = inverse * s * along + (inverse * s * means + away) * plain  # sum of dO z^
+    bias, slope = tl.sum(plain, 0)[None, :], tl.sum(standing, 0)[None, :]
+    m1, m2 = gain * bias / (B * N), gain * slope / (B * N)
+    a, v = gain * inverse + means * 0, -inverse * inverse * m2 + means * 0
+    u = -inverse * (m1 + away * m2)
+    total = a * plain + N * (u + v * s * means)  # sum of dz
+    if dot:
+        tl.store(extra + at, a * along + v * s * squares + means * total, ok)
+        a, u, v = s * a, s * u, s * s * v
+    if first == 0:
+        c_0 = tl.load(c, ok, 0.0)
+        c_0 -= tl.sum(c_0, 0)[None, :] / B  # the sums of dz add up to zero over the samples
+        tl.store(extra + at, total * tl.load(row_sums + channel, known, 0.0), ok)
+        tl.store(grads + 2 * C + channel, tl.sum(tl.where(ok, total * c_0, 0.0), 0)[None, :], known)
+    tl.store(factors + at, a, ok)
+    tl.store(factors + B * C + at, u, ok)
+    tl.store(factors + 2 * B * C + at, v, ok)
+    tl.store(grads + channel, slope, known)
+    tl.store(grads + C + channel, bias, known)
+
+
+def _tile(batch: int, channels: int) -> tuple[int, int, tuple[int]]:
+    samples = power_of_two(batch, 1)
+    width = max(8, min(32, 2048 // samples))
+    return samples, width, (cdiv(channels, width),)
+
+
+def standardise(
+    moments: Tensor,
+    c: Tensor,
+    row_sums: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    positions: int,
+    eps: float,
+    first: int,
+    dot: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """scale, shift, q [B, C] and the mean, unbiased variance and p [3, C]."""
+    _, batch, channels = moments.shape
+    scale, shift, q = (torch.empty_like(moments[0]) for _ in range(3))
+    found = moments.new_empty((3, channels))
+    samples, width, grid = _tile(batch, channels)
+    launch(
+        standardise_kernel, grid, 4, 1, moments, c, c if row_sums is None else row_sums, weight, bias, scale, shift, q,
+        found, batch, positions, channels, eps, channels // c.shape[1], first, c.shape[2], dot, samples, width,
+    )  # fmt: skip
+    return scale, shift, q, found
+
+
+def backward(
+    sums: Tensor,
+    moments: Tensor,
+    c: Tensor,
+    row_sums: Tensor | None,
+    weight: Tensor,
+    p: Tensor,
+    q: Tensor,
+    positions: int,
+    first: int,
+    dot: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """factors [3, B, C], extra [B, C], and the gradients of weight, bias and row_sums [3, C]."""
+    _, batch, channels = moments.shape
+    factors, extra, grads = sums.new_empty((3, batch, channels)), torch.empty_like(q), sums.new_empty((3, channels))
+    samples, width, grid = _tile(batch, channels)
+    launch(
+        backward_kernel, grid, 4, 1, sums, moments, c, c if row_sums is None else row_sums, weight, p, q, factors,
+        extra, grads, batch, positions, channels, channels // c.shape[1], first, c.shape[2], dot, samples, width,
+    )  # fmt: skip
+    return factors, extra, grads

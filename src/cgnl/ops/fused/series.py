@@ -1,0 +1,61 @@
+"""What kernels do with a tile in registers: above all the Taylor series, as ``ops.series`` has it for whole tensors.
+
+``first`` is the lowest power with a coefficient, ``terms`` how many there are, ``gamma`` the envelope exp(-gamma x^2).
+Coefficients lie one behind the other: coefficient + i is that of the power first + i.
+"""
+
+# Kernels are read by Triton, not run by Python.
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportPossiblyUnboundVariable=false
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def expm1(x):
+    """exp(x) - 1 for x <= 0, exact near zero."""
+    small = x * (1 + x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040))))))
+    return tl.where(x > -0.35, small, tl.exp(x) - 1)
+
+
+@triton.jit
+def value(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: tl.constexpr):
+    """exp(-gamma x^2) sum_p c_p x^p less c_0: what y is beside the bias of its sample and group."""
+    lowest: tl.constexpr = first if first > 0 else 1
+    total = x * 0
+    for i in tl.static_range(first + terms - lowest):  # Horner's rule, from the highest power down
+        total = total * x + tl.load(coefficient + (terms - 1 - i), mask=ok, other=0.0)
+    for _ in tl.static_range(lowest):
+        total = total * x
+    if gamma > 0:
+        total = total * tl.exp(-gamma * x * x)
+        if first == 0:
+            total += tl.load(coefficient, mask=ok, other=0.0) * expm1(-gamma * x * x)
+    return total
+
+
+@triton.jit
+def slope(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: tl.constexpr):
+    """The derivative of ``value`` by x."""
+    total = x * 0
+    for i in tl.static_range(terms):
+        if first + terms - 1 - i > 0:
+            c = tl.load(coefficient + (terms - 1 - i), mask=ok, other=0.0)
+            total = total * x + (first + terms - 1 - i) * c
+    for _ in tl.static_range(first - 1 if first > 1 else 0):
+        total = total * x
+    if gamma > 0:
+        whole = x * 0
+        for i in tl.static_range(terms):
+            whole = whole * x + tl.load(coefficient + (terms - 1 - i), mask=ok, other=0.0)
+        for _ in tl.static_range(first + 1):
+            whole = whole * x
+        total = (total - 2 * gamma * whole) * tl.exp(-gamma * x * x)
+    return total
+
+
+@triton.jit
+def halves(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The left and the right half of a tile [ROWS, 2 COLUMNS]. Each thread holds both of its columns: nothing moves."""
+    return tl.split(tl.permute(tl.reshape(tile, (ROWS, 2, COLUMNS)), (0, 2, 1)))

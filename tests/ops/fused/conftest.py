@@ -1,0 +1,49 @@
+"""On a GPU the kernels are compiled; elsewhere Triton's interpreter runs them, with float32 and float16."""
+
+import pytest
+import torch
+
+from tests.conftest import INTERPRETED
+from tests.ops.fused.helpers import PRECISIONS, Precision
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(autouse=True)
+def _interpreter(monkeypatch):
+    if INTERPRETED:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(params=PRECISIONS.values(), ids=list(PRECISIONS))
+def precision(request, monkeypatch) -> Precision:
+    """Each dtype, and float32 in both of its ways, which have tiles of their own."""
+    return set_precision(request.param, monkeypatch)
+
+
+@pytest.fixture(params=["tf32", "float16"])
+def two_precisions(request, monkeypatch) -> Precision:
+    """For what is about shapes: one of the long dtypes and one of the short."""
+    return set_precision(PRECISIONS[request.param], monkeypatch)
+
+
+def set_precision(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> Precision:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision.tf32)
+    return precision
+
+
+@pytest.fixture(params=[1, 8], ids=["one-processor", "eight-processors"])
+def processors(request, monkeypatch) -> int:
+    """Positions are shared out where there are processors for it, which an interpreter lacks."""
+    return set_processors(request.param, monkeypatch)
+
+
+@pytest.fixture
+def eight_processors(monkeypatch) -> int:
+    return set_processors(8, monkeypatch)
+
+
+def set_processors(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    for module in ("attention", "branch"):
+        monkeypatch.setattr(f"cgnl.ops.fused.{module}.processors", lambda _: count)
+    return count

@@ -1,0 +1,84 @@
+"""The kernels of batch norm against ``norm``, which says the same in tensor operations, in float64."""
+
+import pytest
+import torch
+
+from cgnl.ops.fused import batchnorm
+from cgnl.ops.fused import norm as norms
+from cgnl.ops.fused.norm import Norm
+from tests.conftest import relative_error
+from tests.ops.fused.helpers import draw, of_channels
+
+EPS = 1e-3
+CASES = {
+    # batch, positions, groups, channels, first, terms
+    "dot": (4, 9, 2, 64, 1, 1),
+    "constant-term": (4, 9, 2, 64, 0, 3),
+    "first-power-2": (4, 9, 2, 64, 2, 2),
+    "one-sample": (1, 9, 2, 48, 0, 2),
+    "channels-left-over": (5, 7, 1, 40, 1, 1),
+    "as-many-samples-as-it-holds": (batchnorm.MOST, 3, 2, 16, 0, 2),
+}
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def make(case):
+    """Arguments of the kernel, and of ``norms.standardise`` in float64."""
+    batch, positions, groups, channels, first, terms = case
+    moments = torch.stack((draw(batch, channels), draw(batch, channels).square() * positions))
+    c, row_sums, weight, bias = draw(batch, groups, terms), draw(channels), draw(channels), draw(channels)
+    dot = (first, terms) == (1, 1)
+    leading = of_channels(c[..., 0], channels).double()
+    strength, constant = leading if dot else None, leading * row_sums.double() if first == 0 else None
+    mine = (moments, c, row_sums, weight, bias, positions, EPS, first, dot)
+    plain = (Norm("batch", EPS), None, moments.double(), strength, constant, weight.double(), bias.double())
+    return mine, (*plain, positions, groups)
+
+
+@each_case
+def test_standardise_is_that_of_norm(case):
+    mine, plain = make(case)
+    expected = norms.standardise(*plain)
+    scale, shift, q, (mean, variance, p) = batchnorm.standardise(*mine)
+    for found, name in ((scale, "scale"), (shift, "shift"), (q, "q"), (mean, "mean"), (variance, "variance"), (p, "p")):
+        assert relative_error(found, getattr(expected, name).expand(found.shape)) < 2e-6, name
+
+
+@each_case
+def test_backward_is_that_of_norm(case):
+    (moments, c, row_sums, weight, _, positions, _, first, dot), plain = make(case)
+    batch, _, groups, channels, *_ = case
+    standard, sums = norms.standardise(*plain), draw(2, batch, channels)
+    leading = of_channels(c[..., 0], channels).double()
+    expected = norms.backward(
+        plain[0], standard.p, standard.q, standard.number, weight.double(), sums.double(), moments.double(),
+        leading if dot else None, leading, row_sums.double(), positions, groups,
+    )  # fmt: skip
+    p, q = standard.p.float(), standard.q.expand(batch, -1).float().contiguous()
+    factors, extra, grads = batchnorm.backward(sums, moments, c, row_sums, weight, p, q, positions, first, dot)
+    assert relative_error(factors, expected.factors) < 2e-6
+    assert relative_error(grads[0], expected.weight) < 2e-6
+    assert relative_error(grads[1], expected.bias) < 2e-6
+    # What follows are differences of larger numbers.
+    a, u, v = expected.factors.abs()
+    means, squares = moments.double().abs()
+    if dot:
+        assert (
+            float((extra - expected.coefficient).norm() / ((a * sums[1].abs() + v * squares) / leading).norm()) < 5e-6
+        )
+    if first == 0:
+        size = a * sums[0].abs() + positions * (u + v * means)
+        assert float((extra - expected.coefficient).norm() / (size * row_sums.double()).norm()) < 5e-6
+        assert float((grads[2] - expected.row_sums).norm() / (size * leading).norm()) < 5e-6
+
+
+def test_standardise_keeps_the_rest_beside_a_large_constant():
+    """c_0 is a million times the rest, and nearly the same in every sample."""
+    batch, channels = 4, 32
+    moments = torch.stack((draw(batch, channels), draw(batch, channels).square() * 9))
+    c = torch.full((batch, 1, 1), 1e6, device=moments.device)
+    one = moments.new_ones(channels)
+    scale, shift, *_ = batchnorm.standardise(moments, c, one, one, one, 9, EPS, 0, False)
+    plain, without, *_ = batchnorm.standardise(moments, 0 * c, one, one, one, 9, EPS, 0, False)
+    assert relative_error(scale, plain) < 1e-6
+    assert relative_error(shift, without) < 1e-6

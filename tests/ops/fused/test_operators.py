@@ -1,0 +1,71 @@
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from cgnl.ops.fused import operators
+from tests.ops.fused.helpers import KERNELS, SIZES, Case, draw, reference_of
+
+SIZE = SIZES["groups-left-over"]._replace(batch=2)
+BATCH, POSITIONS, GROUPS, WIDTH, _ = SIZE
+INNER, CHANNELS = SIZE.inner, SIZE.channels
+
+
+def arguments() -> dict[str, tuple]:
+    x, rows = draw(BATCH, POSITIONS, CHANNELS), draw(BATCH, POSITIONS, CHANNELS)
+    theta, weight = draw(BATCH, POSITIONS, INNER), draw(3 * INNER, CHANNELS)
+    projection, z = weight[:INNER], draw(CHANNELS, WIDTH)
+    c, each, vector = draw(BATCH, GROUPS, 3), draw(BATCH, CHANNELS), draw(CHANNELS)
+    moments, p = draw(2, BATCH, CHANNELS).square(), draw(CHANNELS).square()
+    factors = draw(3, BATCH, CHANNELS)
+    backward = (weight, z, c, factors, draw(BATCH, GROUPS), 0, [1.0, 0.5, 0.2], 0.0)
+    return {
+        "fused_coefficients": (x, weight[INNER:].view(2, INNER, CHANNELS), GROUPS, 0, [1.0, 0.5, 0.2], 0.1),
+        "fused_output": (x, rows, projection, z, vector, c, [vector, p, vector, vector], 1e-5, 0, 0.1),
+        "fused_output without a norm": (x, rows, projection, z, None, c, [], 0.0, 1, 0.1),
+        "fused_wide_output": (draw(2, 9, 136), draw(2, 9, 256), draw(256, 136), draw(2, 1, 1), [], 0.0),
+        "fused_moments": (theta, z, c, 0, 0.1),
+        "fused_apply": (rows, theta, z, c, each, each, 0, 0.1),
+        "fused_gradient_sums": (rows, theta, z, c, each, 0, 0.1),
+        "fused_batch_norm": (moments, c, vector, vector, vector, POSITIONS, 1e-5, 0, False),
+        "fused_batch_norm_backward": (moments, moments, c, vector, vector, p, each, POSITIONS, 0, False),
+        "fused_backward": (rows, x, theta, *backward, 0.0, None, True),
+        "fused_backward recomputing": (rows, x, None, *backward, 0.1, draw(BATCH, GROUPS, 1), False),
+    }
+
+
+NAMES = list(arguments())
+
+
+def test_every_operator_is_checked():
+    registered = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("cgnl::fused_")}
+    assert {name.removeprefix("cgnl::") for name in registered} == {name.split()[0] for name in NAMES}
+    assert all(hasattr(operators, name.split()[0]) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operator_keeps_its_schema_and_its_shapes(name):
+    operator = getattr(operators, name.split()[0])
+    torch.library.opcheck(operator, arguments()[name], test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.usefixtures("eight_processors")
+@pytest.mark.parametrize("name", ["fused_moments", "fused_gradient_sums"])
+def test_operator_keeps_its_shapes_when_positions_are_shared_out(name):
+    theta, z, c = draw(2, 200, 32), draw(64, 16), draw(2, 2, 1)
+    before = (draw(2, 200, 64), theta) if name == "fused_gradient_sums" else (theta,)
+    after = (draw(2, 64),) if name == "fused_gradient_sums" else ()
+    inputs = (*before, z, c, *after, 1, 0.0)
+    torch.library.opcheck(getattr(operators, name), inputs, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "rbf-norm"])  # which projects x once more
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+def test_flops_are_those_of_the_reference(kernel, train):
+    case = Case((2, 96, 5, 5), kernel=kernel, train=train)
+    block, (x, _) = case.block(), case.inputs()
+    counts = []
+    for each in (block, reference_of(block)):
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(train):
+            each(x)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == pytest.approx(counts[1], rel=0.01)
