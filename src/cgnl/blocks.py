@@ -192,8 +192,8 @@ class CGNL(_Residual):
         normalize: divide each row of the pairwise matrix by its sum; see ``cgnl.ops.compact_generalized_non_local``.
         zero_init: start as an exact identity (norm weight 0, or ``z`` 0 without a norm). theta, phi, g and z then
             receive gradients from the second step on.
-        backend: ``"auto"`` takes the fused kernels where they apply, ``"fused"`` raises where they do not,
-            ``"reference"`` never takes them.
+        backend: ``"auto"`` takes the fused kernels where they apply and gain, ``"fused"`` wherever they apply and
+            raises elsewhere, ``"reference"`` never takes them.
         recompute: the fused kernels keep nothing for backward but the input: less memory, a little slower.
 
     Shape: [B, channels, *positions] -> the same.
@@ -250,8 +250,8 @@ class CGNL(_Residual):
         return self._project(y, theta.dtype), bias.unflatten(1, (-1,) + (1,) * self.ndim)
 
     def run_fused(self, x: Tensor) -> Tensor | None:
-        if self.backend == "reference":
-            return None
+        if self.backend == "reference" or (self.backend == "auto" and fused.compute_dtype(x) == torch.float32):
+            return None  # in float32 the kernels compute the same, but no faster
         reason = fused.why_not(x, self.channels, self.inner_channels, self.groups, self.kernel, self.normalize)
         if self._uses_batch_statistics and x.numel() == self.channels:
             reason = "batch norm needs more than 1 value per channel"

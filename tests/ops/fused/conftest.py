@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 def _interpreter(monkeypatch):
     if INTERPRETED:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
+    set_precision(PRECISIONS["float32"], monkeypatch)
 
 
 @pytest.fixture(params=PRECISIONS.values(), ids=list(PRECISIONS))

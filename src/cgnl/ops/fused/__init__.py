@@ -108,7 +108,7 @@ def block(
 def compute_dtype(x: Tensor) -> torch.dtype:
     """What the projections are computed in."""
     kind = x.device.type
-    if x.dtype != torch.float64 and torch.is_autocast_enabled(kind):
+    if x.dtype != torch.float64 and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return x.dtype
 

@@ -75,7 +75,7 @@ def _backward(
 
 def parts_of(x: Tensor, kept: bool) -> int:
     """How many parts the samples are cut into, so that the scratch memory stays well below that of X."""
-    return 1 if x.numel() * x.element_size() < 2**24 else 2 if kept else 3
+    return 1 if x.numel() * x.element_size() < 2**24 else 2 if kept else 4
 
 
 def _sums_backward(
