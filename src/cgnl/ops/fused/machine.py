@@ -79,7 +79,8 @@ def launch(kernel: Any, grid: tuple[int, ...], warps: int, stages: int, *argumen
     if interpreted():
         kernel[grid](*arguments, num_warps=warps, num_stages=stages)
         return
-    key = (id(kernel), warps, stages, torch.cuda.current_device(), *map(_signature, arguments))
+    signature = map(_signature, arguments, (parameter.is_constexpr for parameter in kernel.params))
+    key = (id(kernel), warps, stages, torch.cuda.current_device(), *signature)
     compiled = _compiled.get(key)
     if compiled is None:
         _compiled[key] = kernel[grid](*arguments, num_warps=warps, num_stages=stages)
@@ -87,13 +88,15 @@ def launch(kernel: Any, grid: tuple[int, ...], warps: int, stages: int, *argumen
         compiled[(*grid, 1, 1)[:3]](*arguments)
 
 
-def _signature(argument: Any) -> Any:
-    """What a kernel is compiled for."""
+def _signature(argument: Any, constant: bool) -> Any:
+    """What of an argument a kernel is compiled for."""
+    if constant:
+        return argument
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, TensorDescriptor):
         return argument.base.dtype, *argument.block_shape
-    return argument
+    return (argument == 1, argument % 16 == 0, argument >> 31) if isinstance(argument, int) else type(argument)
 
 
 def cdiv(a: int, b: int) -> int:
