@@ -1,7 +1,7 @@
 """When the kernels apply, and what happens where they do not."""
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -119,6 +119,7 @@ def test_block_on_meta_has_a_shape():
 
 
 TRANSFORMS: dict[str, Any] = {
+    "trace": lambda f, x: cast(Any, torch.jit.trace(f, x, check_trace=False))(x),
     "grad": lambda f, x: torch.func.grad(lambda t: f(t).square().sum())(x),
     "vmap": lambda f, x: torch.func.vmap(f)(x.unsqueeze(1)),
     "jvp": lambda f, x: torch.func.jvp(f, (x,), (x.cos(),)),

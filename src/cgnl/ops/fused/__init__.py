@@ -61,7 +61,7 @@ def why_not(x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, n
             f"groups of {width} inner channels and {wide} channels are no multiples of 8",
         ),
         (x.shape[0] > 65535, f"a batch of {x.shape[0]} is beyond what a grid holds"),
-        (_transformed(), "torch.func, forward-mode derivatives and exporters need plain tensor code"),
+        (_transformed(), "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"),
         (
             x.is_cuda and torch.cuda.get_device_properties(x.device).major < 9,
             "the kernels need compute capability 9 or higher",
@@ -129,4 +129,5 @@ def _transformed() -> bool:
     return (
         torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
         or torch.autograd.forward_ad._current_level >= 0
+        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     )
