@@ -3,7 +3,7 @@ import torch
 
 from cgnl import NonLocal, ops
 from cgnl.bench.settings import read
-from cgnl.bench.subjects import BENCHMARKS, bmm_attention, choose, peer_subjects, sdpa_attention
+from cgnl.bench.subjects import BENCHMARKS, attention_by_kernels, attention_by_products, choose, peer_subjects
 
 
 @pytest.mark.parametrize(("name", "benchmark"), BENCHMARKS.items())
@@ -36,10 +36,10 @@ def test_forced_non_local_is_the_non_local_operation(name):
     torch.testing.assert_close(subject.build(read("ops", {}, "cpu"))(theta, phi, g), ops.non_local(theta, phi, g))
 
 
-@pytest.mark.parametrize("attention", [bmm_attention, sdpa_attention])
+@pytest.mark.parametrize("attention", [attention_by_products, attention_by_kernels])
 def test_forced_non_local_block_is_the_non_local_block(attention):
     setting = read("block", {"channels": 16}, "cpu")
-    name = "non-local bmm" if attention is bmm_attention else "non-local sdpa"
+    name = "non-local bmm" if attention is attention_by_products else "non-local sdpa"
     (subject,) = choose([name], BENCHMARKS["block"].subjects)
     forced = subject.build(setting)
     assert isinstance(forced, torch.nn.Module)

@@ -9,20 +9,20 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
 from ..blocks import CGNL, NonLocal
 from ..models import create_model
 from ..ops.dispatch import Backend
+from ..ops.reference import attention_by_kernels, attention_by_products
 from ..spelling import nearest
 from ..surgery import inserted
 from . import peers
 from .settings import Setting
 
 Call = Callable[..., Tensor]
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attention = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,10 @@ def _cgnl(setting: Setting, backend: Backend = "reference", **options) -> nn.Mod
     )
 
 
-def bmm_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return torch.softmax(query.shape[-1] ** -0.5 * query @ key.transpose(1, 2), -1) @ value
-
-
-def sdpa_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    query, key, value = (t.unsqueeze(1).contiguous() for t in (query, key, value))  # [B, 1, N, C]
-    return F.scaled_dot_product_attention(query, key, value).squeeze(1)
-
-
 def _non_local(attention: Attention, theta: Tensor, phi: Tensor, g: Tensor) -> Tensor:
     query, key, value = (t.flatten(2).transpose(1, 2) for t in (theta, phi, g))  # [B, N, C]
-    return attention(query, key, value).transpose(1, 2).unflatten(2, theta.shape[2:])  # [B, C, *P]
+    y = attention(query, key, value, query.shape[-1] ** -0.5)  # [B, N, C]
+    return y.transpose(1, 2).unflatten(2, theta.shape[2:])  # [B, C, *P]
 
 
 class _ForcedNonLocal(NonLocal):
@@ -139,8 +131,10 @@ BENCHMARKS = {
         (
             *_compact(_cgnl),
             Subject("fused recompute", partial(_cgnl, backend="fused", recompute=True), True, counts_as="reference"),
-            Subject("non-local bmm", partial(_non_local_block, attention=bmm_attention)),
-            Subject("non-local sdpa", partial(_non_local_block, attention=sdpa_attention), counts_as="non-local bmm"),
+            Subject("non-local bmm", partial(_non_local_block, attention=attention_by_products)),
+            Subject(
+                "non-local sdpa", partial(_non_local_block, attention=attention_by_kernels), counts_as="non-local bmm"
+            ),
             Subject("squeeze-excitation", partial(_timm, name="SEModule")),
             Subject("global-context", partial(_timm, name="GlobalContext")),
         ),
@@ -158,8 +152,8 @@ BENCHMARKS = {
     "ops": Benchmark(
         (
             *_compact(_operator),
-            Subject("non-local bmm", lambda _: partial(_non_local, bmm_attention)),
-            Subject("non-local sdpa", lambda _: partial(_non_local, sdpa_attention), counts_as="non-local bmm"),
+            Subject("non-local bmm", lambda _: partial(_non_local, attention_by_products)),
+            Subject("non-local sdpa", lambda _: partial(_non_local, attention_by_kernels), counts_as="non-local bmm"),
         ),
         baseline="reference",
         inputs=3,

@@ -44,7 +44,17 @@ def _softmax_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) 
     # On an H200 plain products are twice as fast as the attention kernels up to about 1000 positions; beyond that
     # they are slower and hold N x N. Products overflow float16, the kernels do not.
     if query.shape[1] * key.shape[1] <= 2**20 and value.dtype != torch.float16:
-        return torch.softmax(scale * query @ key.transpose(1, 2), -1) @ value
+        return attention_by_products(query, key, value, scale)
+    return attention_by_kernels(query, key, value, scale)
+
+
+def attention_by_products(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """softmax(scale query key^T) value, [B, N, C], with the whole N x N matrix."""
+    return torch.softmax(scale * query @ key.transpose(1, 2), -1) @ value
+
+
+def attention_by_kernels(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """The same by torch's attention kernels."""
     # One head, rows together in memory: what the kernels that never build N x N ask for.
     query, key, value = (t.unsqueeze(1).contiguous() for t in (query, key, value))  # [B, 1, N, C]
     return F.scaled_dot_product_attention(query, key, value, scale=scale).squeeze(1)

@@ -42,9 +42,13 @@ def polynomial(
 
 def _transformed() -> bool:
     """Whether somebody must see plain tensor code: compilers and exporters, torch.func, forward-mode derivatives."""
+    return torch.compiler.is_compiling() or under_function_transform()
+
+
+def under_function_transform() -> bool:
+    """Whether torch.func or forward-mode differentiation follows what is computed."""
     return (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+        torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
         or torch.autograd.forward_ad._current_level >= 0
     )
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
+from ..series import under_function_transform
 
 TRITON = importlib.util.find_spec("triton") is not None
 HIGHEST = 8
@@ -126,8 +127,4 @@ def interpreted() -> bool:
 def _transformed() -> bool:
     if torch.compiler.is_compiling():
         return torch.compiler.is_exporting()
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    )
+    return under_function_transform() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]

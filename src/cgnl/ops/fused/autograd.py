@@ -15,9 +15,10 @@ from torch import Tensor
 from .. import reference
 from ..kernels import Kernel
 from . import norm as norms
+from .batchnorm import MOST
+from .machine import is_dot
 from .norm import Gradients, Norm, Standard
 from .operators import (
-    MOST,
     fused_apply,
     fused_backward,
     fused_batch_norm,
@@ -50,7 +51,7 @@ def series_of(kernel: Kernel, groups: int, scale: str | None, positions: int, wi
     first, alpha_squared = reference.leading(kernel)
     factor = reference.scale_factor(scale, positions, width)
     alphas = tuple(math.sqrt(a) * math.sqrt(factor) for a in alpha_squared)
-    dot = (first, len(alphas), kernel.envelope) == (1, 1, 0)
+    dot = is_dot(first, len(alphas), kernel.envelope)
     return Series(groups, first, alphas, kernel.envelope, kernel.constant, dot)
 
 
@@ -151,10 +152,12 @@ class Block(torch.autograd.Function):
         c, beta = coefficients(x, theta_weight, three[1:], series)
         theta = x @ theta_weight.t()  # [B, N, I]
         moments = fused_moments(theta, z, c, series.first, series.gamma) if norm.kind != "fixed" else None  # [2, B, C]
-        mean, variance, gain, bias = unit(c, len(z))
-        if norm_weight is not None and norm_bias is not None:
+        if norm_weight is None or norm_bias is None:
+            mean, variance, gain, bias = unit(c, len(z))
+            fixed = mean, variance
+        else:
             gain, bias = norm_weight, norm_bias
-        standard = standardise(norm, fixed or (mean, variance), moments, c, row_sums, gain, bias, x.shape[1], series)
+        standard = standardise(norm, fixed, moments, c, row_sums, gain, bias, x.shape[1], series)
         scale, shift = (t.expand(len(x), -1).contiguous() for t in (standard.scale, standard.shift))
         out = fused_apply(x if residual is None else residual, theta, z, c, scale, shift, series.first, series.gamma)
         kept = None if recompute else theta

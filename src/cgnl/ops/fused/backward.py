@@ -12,9 +12,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .branch import Cut, cut_of, grid_of, place_of, weight_tile, z_tile
+from .branch import Cut, cut_of, grid_of, place_of, together_of, weight_tile, z_tile
 from .machine import Form, cdiv, descriptor, form_of, launch, power_of_two, precision
 from .series import expm1, slope, value
+
+
+@triton.jit
+def norm_factors(factors, b, samples, C, channel, inside):
+    """a, u and v of a sample at some channels. Each [1, OUT]"""
+    a = tl.load(factors + b * C + channel, inside, 0.0)[None, :]
+    u = tl.load(factors + (samples + b) * C + channel, inside, 0.0)[None, :]
+    v = tl.load(factors + (2 * samples + b) * C + channel, inside, 0.0)[None, :]
+    return a, u, v
 
 
 @triton.jit
@@ -55,9 +64,7 @@ def narrow_kernel(
     r, i = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)
     known = (i < together * width) & (group * width + i < groups * width)
     w = weight_tile(z_weight, group, o, inside, 0, form, together, COLUMNS)
-    a = tl.load(factors + b * C + start + o, inside, 0.0)[None, :]
-    u = tl.load(factors + (samples + b) * C + start + o, inside, 0.0)[None, :]
-    v = tl.load(factors + (2 * samples + b) * C + start + o, inside, 0.0)[None, :]
+    a, u, v = norm_factors(factors, b, samples, C, start + o, inside)
     c = coefficients + (b * groups + group + i[None, :] // width) * terms
     dw = tl.zeros((COLUMNS, OUT), tl.float32)
     slots: tl.constexpr = 16
@@ -140,9 +147,7 @@ def dz_kernel(
     C, start = groups * form[1], group * form[1]
     coefficients += b * groups * form[3]
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
-    a = tl.load(factors + b * C + start + o, inside, 0.0)[None, :]
-    u = tl.load(factors + (samples + b) * C + start + o, inside, 0.0)[None, :]
-    v = tl.load(factors + (2 * samples + b) * C + start + o, inside, 0.0)[None, :]
+    a, u, v = norm_factors(factors, b, samples, C, start + o, inside)
     r = tl.arange(0, ROWS)[:, None]
     for step in tl.range(0, steps, num_stages=STAGES):
         n = (part * steps + step) * ROWS
@@ -272,7 +277,7 @@ def branch_backward(
 
 def narrow_cut(form: Form, groups: int, dtype: torch.dtype) -> Cut:
     most = 32 if form.precision == "ieee" else 128
-    together = max(1, min(most // form.wide, most // 2 // form.width, groups))
+    together = together_of(form, groups, most)
     out, columns = power_of_two(together * form.wide), power_of_two(together * form.width)
     large = out * columns > 128 * 64 or dtype == torch.float32
     return Cut(together, 32, out, columns, 8 if large else 4, 3)

@@ -19,6 +19,18 @@ MOST = 256
 
 
 @triton.jit
+def place_of(
+    coefficients, B, C, wide: tl.constexpr, terms: tl.constexpr, SAMPLES: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """Channels [1, CHANNELS] and whether they exist; places in [B, C], whether they exist, and their coefficients."""
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    b = tl.arange(0, SAMPLES)[:, None]
+    known, ok = channel < C, (b < B) & (channel < C)
+    at, c = b * C + channel, coefficients + (b * (C // wide) + channel // wide) * terms
+    return channel, known, at, ok, c
+
+
+@triton.jit
 def standardise_kernel(
     moments,  # [2, B, C]
     coefficients,  # [B, G, terms]
@@ -41,10 +53,7 @@ def standardise_kernel(
     CHANNELS: tl.constexpr,
 ):
     """z^ = p z + q, and weight z^ + bias = scale z + shift; with the dot kernel it is s z that is normalised."""
-    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    b = tl.arange(0, SAMPLES)[:, None]
-    known, ok = channel < C, (b < B) & (channel < C)
-    at, c = b * C + channel, coefficients + (b * (C // wide) + channel // wide) * terms
+    channel, known, at, ok, c = place_of(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
     means, squares = tl.load(moments + at, ok, 0.0), tl.load(moments + B * C + at, ok, 0.0)
     s = means * 0 + 1
     if dot:
@@ -95,10 +104,7 @@ def backward_kernel(
     CHANNELS: tl.constexpr,
 ):
     """a, u, v of dz = a dO + u + v z, and everything that follows from sums over positions alone."""
-    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    b = tl.arange(0, SAMPLES)[:, None]
-    known, ok = channel < C, (b < B) & (channel < C)
-    at, c = b * C + channel, coefficients + (b * (C // wide) + channel // wide) * terms
+    channel, known, at, ok, c = place_of(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
     plain, along = tl.load(sums + at, ok, 0.0), tl.load(sums + B * C + at, ok, 0.0)
     means, squares = tl.load(moments + at, ok, 0.0), tl.load(moments + B * C + at, ok, 0.0)
     inverse, away = tl.load(p + channel, known, 0.0), tl.load(q + at, ok, 0.0)

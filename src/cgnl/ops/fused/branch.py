@@ -204,9 +204,8 @@ def gradient_sums_kernel(
         z = z_tile(
             theta_desc, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH
         )
-        do = (
-            grad_desc.load([b, n, start + tl.min(o)]).reshape(ROWS, OUT).to(tl.float32)
-        )  # zero beyond the last position
+        # Zero beyond the last position.
+        do = grad_desc.load([b, n, start + tl.min(o)]).reshape(ROWS, OUT).to(tl.float32)
         plain += do
         along += do * (z - mean)
     out = sums + (b * tl.num_programs(1) + part) * C + start + o
@@ -226,10 +225,15 @@ class Cut(NamedTuple):
     stages: int = 3
 
 
+def together_of(form: Form, groups: int, most: int) -> int:
+    """Whole groups that fit into so many channels, and half as many inner ones."""
+    return max(1, min(most // form.wide, most // 2 // form.width, groups))
+
+
 def cut_of(form: Form, groups: int, dtype: torch.dtype, warps: int = 4) -> Cut:
     """Whole groups where they fit, parts of one otherwise."""
     most = 32 if form.precision == "ieee" else 128 if dtype != torch.float32 else 64
-    together = max(1, min(most // form.wide, most // 2 // form.width, groups))
+    together = together_of(form, groups, most)
     out = min(most, power_of_two(together * form.wide))
     depth = min(max(16, most // 2), power_of_two(together * form.width))
     return Cut(together, min(64, most), out, depth, warps if out == 128 else 4)

@@ -39,9 +39,14 @@ class Form(NamedTuple):
     precision: str
 
 
+def is_dot(first: int, terms: int, gamma: float) -> bool:
+    """Whether y is theta times a number."""
+    return (first, terms, gamma) == (1, 1, 0)
+
+
 def form_of(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float, precision: str) -> Form:
     groups, terms = coefficients.shape[1:]
-    dot = (first, terms, gamma) == (1, 1, 0)
+    dot = is_dot(first, terms, gamma)
     half = z_weight.dtype == torch.float16 and not dot
     return Form(z_weight.shape[1], len(z_weight) // groups, first, terms, gamma, dot, half, precision)
 

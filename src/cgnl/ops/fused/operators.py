@@ -9,7 +9,6 @@ from torch.utils.flop_counter import register_flop_formula
 
 from .attention import coefficients
 from .backward import branch_backward, factors_backward
-from .batchnorm import MOST as MOST
 from .batchnorm import backward, standardise
 from .branch import apply, gradient_sums, moments
 from .output import output, wide_output

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .machine import Tile, cdiv, descriptor, form_of, launch, power_of_two, precision, rows_of
+from .machine import Tile, cdiv, descriptor, form_of, is_dot, launch, power_of_two, precision, rows_of
 from .series import halves, value
 
 
@@ -230,8 +230,7 @@ def output(
 def is_whole(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float) -> bool:
     """Whether ``wide_output`` applies: the dot kernel, in half precision, and groups of a multiple of 256 channels."""
     _, groups, terms = coefficients.shape
-    dot = (first, terms, gamma) == (1, 1, 0)
-    return dot and z_weight.dtype != torch.float32 and len(z_weight) // groups % (4 * OUT) == 0
+    return is_dot(first, terms, gamma) and z_weight.dtype != torch.float32 and len(z_weight) // groups % (4 * OUT) == 0
 
 
 def wide_output(
