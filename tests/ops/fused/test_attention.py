@@ -42,4 +42,6 @@ def test_coefficients_are_shared_out_over_processors():
 def test_coefficients_keep_weights_whose_square_float32_cannot_hold():
     x, weight = torch.full((1, 1, 16), 1e3, device=DEVICE), torch.eye(16, device=DEVICE).expand(2, 16, 16).contiguous()
     found = attention.coefficients(x, weight, 2, 1, [1e-23], 0.0)
-    assert relative_error(found, torch.full((1, 2, 1), 8e6 * 1e-46)) < 1e-2  # a float32 with few bits left
+    assert (
+        relative_error(found, torch.full((1, 2, 1), 8e6 * 1e-46, device=DEVICE)) < 1e-2
+    )  # a float32 with few bits left

@@ -17,23 +17,17 @@ def test_power_of_two_is_the_next(number, least, power):
     assert machine.power_of_two(number, least) == power
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, 2), (16, 17), (5, 2**31 + 5)])
-def test_signature_tells_what_triton_compiles_for(one, other):
-    assert machine._signature(one, False) != machine._signature(other, False)
+@pytest.mark.parametrize(("one", "other"), [(1, 2), (16, 17), (5, 2**31 + 5), (1e-5, 1e-3), ((1, 2), (1, 3))])
+def test_kind_tells_values_apart(one, other):
+    assert machine._kind(one) != machine._kind(other)
 
 
-@pytest.mark.parametrize(("one", "other"), [(5, 7), (32, 784), (1e-5, 1e-3)])
-def test_signature_lets_sizes_differ(one, other):
-    assert machine._signature(one, False) == machine._signature(other, False)
-    assert machine._signature(one, True) != machine._signature(other, True)
-
-
-def test_signature_sees_dtype_alignment_and_tile():
+def test_kind_sees_dtype_and_alignment_and_no_sizes():
     whole = torch.zeros(64, 64, device=DEVICE)
-    assert machine._signature(whole, False) != machine._signature(whole.half(), False)
-    assert machine._signature(whole, False) != machine._signature(whole.flatten()[1:], False)
-    tiles = [machine.descriptor(whole, 16, columns) for columns in (16, 32)]
-    assert machine._signature(tiles[0], False) != machine._signature(tiles[1], False)
+    assert machine._kind(whole) == machine._kind(whole[:16])
+    assert machine._kind(whole) != machine._kind(whole.half())
+    assert machine._kind(whole) != machine._kind(whole.flatten()[1:])
+    assert machine._kind(machine.descriptor(whole, 16, 16)) != machine._kind(machine.descriptor(whole.half(), 16, 16))
 
 
 def test_descriptor_begins_where_the_hardware_can_begin():

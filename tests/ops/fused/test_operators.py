@@ -22,7 +22,7 @@ def arguments() -> dict[str, tuple]:
         "fused_coefficients": (x, weight[INNER:].view(2, INNER, CHANNELS), GROUPS, 0, [1.0, 0.5, 0.2], 0.1),
         "fused_output": (x, rows, projection, z, vector, c, [vector, p, vector, vector], 1e-5, 0, 0.1),
         "fused_output without a norm": (x, rows, projection, z, None, c, [], 0.0, 1, 0.1),
-        "fused_wide_output": (draw(2, 9, 136), draw(2, 9, 256), draw(256, 136), draw(2, 1, 1), [], 0.0),
+        "fused_wide_output": (*draw(2, 2, 9, 256), draw(136, 256), draw(256, 136), draw(2, 1, 1), [], 0.0),
         "fused_moments": (theta, z, c, 0, 0.1),
         "fused_apply": (rows, theta, z, c, each, each, 0, 0.1),
         "fused_gradient_sums": (rows, theta, z, c, each, 0, 0.1),

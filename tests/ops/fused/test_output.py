@@ -3,7 +3,7 @@ import torch
 
 from cgnl.ops.fused.output import output, wide_output
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import FORMS, SIZES, Sizes, draw, grouped, powers, project
+from tests.ops.fused.helpers import DEVICE, FORMS, SIZES, Sizes, draw, grouped, powers, project
 
 EPS = 1e-5
 
@@ -51,16 +51,28 @@ def test_output_does_not_round_a_residual_of_its_own():
     assert torch.equal(found, residual)
 
 
+@pytest.mark.parametrize("sizes", [Sizes(2, 9, 1, 136, 256), Sizes(2, 9, 2, 136, 256), Sizes(2, 9, 1, 72, 256)],
+                         ids=["one-group", "two-groups", "few-inner-channels"])  # fmt: skip
 @pytest.mark.parametrize("normed", [True, False], ids=["norm", "no-norm"])
-def test_wide_output_is_the_norm_of_s_times_the_projection(normed, two_precisions):
-    sizes, dtype = Sizes(2, 9, 2, 136, 256), two_precisions.dtype
-    theta = draw(sizes.batch, sizes.positions, sizes.inner, dtype=dtype)
-    residual = draw(sizes.batch, sizes.positions, sizes.channels, dtype=dtype)
+def test_wide_output_is_the_norm_of_s_times_the_projection(sizes, normed, two_precisions):
+    dtype = two_precisions.dtype
+    x, residual = (draw(sizes.batch, sizes.positions, sizes.channels, dtype=dtype) for _ in range(2))
+    theta = draw(sizes.inner, sizes.channels, dtype=dtype, scale=sizes.channels**-0.5)
     z_weight = draw(sizes.channels, sizes.width, dtype=dtype, scale=sizes.width**-0.5)
     c, (mean, weight, bias) = draw(sizes.batch, sizes.groups, 1), draw(3, sizes.channels)
     variance = draw(sizes.channels).square() + 0.5
-    found = wide_output(theta, residual, z_weight, c, [mean, variance, weight, bias] if normed else [], EPS)
-    z = project(grouped(theta.double(), sizes.groups) * c.double().unsqueeze(1), z_weight.double())
+    found = wide_output(x, residual, theta, z_weight, c, [mean, variance, weight, bias] if normed else [], EPS)
+    y = grouped(x.double() @ theta.double().t(), sizes.groups) * c.double().unsqueeze(1)
+    z = project(y, z_weight.double())
     if normed:
         z = (z - mean.double()) / (variance.double() + EPS).sqrt() * weight.double() + bias.double()
     assert relative_error(found, residual.double() + z) < two_precisions.tolerance
+
+
+def test_wide_output_bears_weights_whose_product_float16_cannot_hold():
+    sizes = Sizes(1, 9, 1, 136, 256)
+    x, residual = draw(1, 9, 256, dtype=torch.float16), torch.zeros(1, 9, 256, device=DEVICE)
+    theta, z_weight = (1e-5 * draw(*shape) for shape in ((sizes.inner, 256), (256, sizes.width)))
+    found = wide_output(x, residual, theta.half(), z_weight.half(), torch.ones(1, 1, 1, device=DEVICE), [], EPS)
+    truth = x.double() @ theta.half().double().t() @ z_weight.half().double().t()
+    assert relative_error(found, truth) < 2**-9

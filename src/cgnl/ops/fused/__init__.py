@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import math
 import os
 from typing import Any, Literal, NamedTuple
 
@@ -50,25 +51,24 @@ def why_not(x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, n
     """The reason why the fused kernels do not apply, or None if they do."""
     if not (x.is_cuda or (interpreted() and x.device.type == "cpu")):
         return f"the input is on {x.device}, and the kernels run on CUDA"
-    order, dtype = len(kernel.coefficients()) - 1, compute_dtype(x)
+    if not TRITON:
+        return "triton is not installed"
+    if (dtype := compute_dtype(x)) not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"there are no kernels for {dtype}"
+    if normalize:
+        return "there are no kernels for normalize=True"
+    if (order := len(kernel.coefficients()) - 1) > HIGHEST:
+        return f"the series has order {order}, and the kernels go up to {HIGHEST}"
     width, wide = inner // groups, channels // groups
-    reasons = (
-        (not TRITON, "triton is not installed"),
-        (dtype not in (torch.float16, torch.bfloat16, torch.float32), f"there are no kernels for {dtype}"),
-        (normalize, "there are no kernels for normalize=True"),
-        (order > HIGHEST, f"the series has order {order}, and the kernels go up to {HIGHEST}"),
-        (
-            bool(width % 8 or wide % 8),
-            f"groups of {width} inner channels and {wide} channels are no multiples of 8",
-        ),
-        (x.shape[0] > 65535, f"a batch of {x.shape[0]} is beyond what a grid holds"),
-        (_transformed(), "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"),
-        (
-            x.is_cuda and torch.cuda.get_device_properties(x.device).major < 9,
-            "the kernels need compute capability 9 or higher",
-        ),
-    )
-    return next((reason for fails, reason in reasons if fails), None)
+    if width % 8 or wide % 8:
+        return f"groups of {width} inner channels and {wide} channels are no multiples of 8"
+    if _transformed():
+        return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
+    if x.shape[0] > 65535:
+        return f"a batch of {x.shape[0]} is beyond what a grid holds"
+    if x.is_cuda and torch.cuda.get_device_properties(x.device).major < 9:
+        return "the kernels need compute capability 9 or higher"
+    return None
 
 
 def block(
@@ -78,32 +78,17 @@ def block(
     from .autograd import Block, Norm, infer, series_of
 
     dtype = compute_dtype(x)
-    rows = x.movedim(1, -1)  # [B, *P, C]
-    last = rows.is_contiguous()
-    rows = rows.reshape(len(x), -1, x.shape[1]).contiguous()
-    operand = rows.to(dtype)
-    series = series_of(kernel, groups, scale, rows.shape[1], weights.theta.shape[0] // groups)
-    theta, phi, g, z = (w.flatten(1) for w in weights)
-    row_sums = z.sum(1, dtype=torch.float32) if series.first == 0 else None
+    series = series_of(kernel, groups, scale, math.prod(x.shape[2:]), weights.theta.shape[0] // groups)
     affine = [t for t in (norm.weight, norm.bias) if t is not None]
     fixed = (norm.mean, norm.variance) if norm.mean is not None and norm.variance is not None else None
     plain = norm.kind == "none" or fixed is not None
     with torch.autocast(x.device.type, enabled=False), _on(x):
         if plain and not (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *affine))):
-            both, theta, z = torch.stack((phi, g)).to(dtype), theta.to(dtype).contiguous(), z.to(dtype).contiguous()
-            out = infer(operand, rows, theta, both, z, row_sums, series, [*(fixed or ()), *affine], norm.eps)
-            statistics = None
-        else:
-            kind: Any = "fixed" if plain else norm.kind
-            weight = torch.cat((theta, phi, g)).to(dtype)  # [3 I, C]
-            apart = None if rows.dtype == dtype else rows
-            out, *found = Block.apply(
-                operand, apart, weight, z.to(dtype).contiguous(), row_sums, norm.weight, norm.bias, fixed, series,
-                Norm(kind, norm.eps, norm.process_group), recompute,
-            )  # fmt: skip
-            statistics = Statistics(*found) if kind == "batch" else None
-    out = out.unflatten(1, x.shape[2:]).movedim(-1, 1)
-    return out if last else out.contiguous(), statistics
+            return infer(x, weights, dtype, series, [*(fixed or ()), *affine], norm.eps), None
+        kind: Any = "fixed" if plain else norm.kind
+        ours = Norm(kind, norm.eps, norm.process_group)
+        out, *found = Block.apply(x, *weights, norm.weight, norm.bias, fixed, dtype, series, ours, recompute)
+        return out, Statistics(*found) if kind == "batch" else None
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

@@ -1,9 +1,9 @@
 """The whole block: which kernels follow one another, and how gradients come back.
 
-x is [B, N, C], the projections' weights [I, C], those of z [C, I / G]; all of one dtype. ``residual`` is what the
-branch is added to, where that is not x itself: x before autocast rounded it. ``row_sums`` are those of W_z, by which
-the p = 0 term arrives, of weights that were not rounded: after a norm that cancels their size, how they were rounded
-would be all that is left.
+Tensors come and go as the block has them. In between x is [B, N, C], the projections' weights are [I, C], those of z
+[C, I / G], all rounded to one dtype; what the branch is added to is not rounded. ``row_sums`` are those of W_z, by
+which the p = 0 term arrives, of weights that were not rounded: after a norm that cancels their size, how they were
+rounded would be all that is left.
 """
 
 import math
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import reference
 from ..kernels import Kernel
+from . import Weights
 from . import norm as norms
 from .batchnorm import MOST
 from .machine import is_dot
@@ -73,27 +74,52 @@ def of_channels(numbers: Tensor, channels: int) -> Tensor:
     return numbers.repeat_interleave(channels // numbers.shape[1], 1)
 
 
-def infer(
-    x: Tensor,
-    residual: Tensor,
-    theta: Tensor,
-    both: Tensor,
-    z: Tensor,
-    row_sums: Tensor | None,
-    series: Series,
-    fixed: list[Tensor],
-    eps: float,
-) -> Tensor:
-    """residual + norm(W_z y) without gradients; fixed is mean, variance, weight and bias, or nothing."""
-    c, _ = coefficients(x, theta, both, series)
+def rows_of(x: Tensor) -> Tensor:
+    """[B, C, *P] -> [B, N, C], copied where channels do not come last in memory."""
+    return x.movedim(1, -1).reshape(len(x), -1, x.shape[1]).contiguous()
+
+
+def shaped(rows: Tensor, like: Tensor) -> Tensor:
+    """[B, N, C] -> [B, C, *P], where P are the positions of ``like``."""
+    return rows.unflatten(1, like.shape[2:]).movedim(-1, 1)
+
+
+def laid_out(out: Tensor, like: Tensor) -> Tensor:
+    """Contiguous, unless channels come last in the memory of ``like``."""
+    return out if like.movedim(1, -1).is_contiguous() else out.contiguous()
+
+
+def row_sums_of(z: Tensor, series: Series) -> Tensor | None:
+    return z.flatten(1).sum(1, dtype=torch.float32) if series.first == 0 else None
+
+
+def matrix(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """[O, I, 1, ..] -> [O, I]."""
+    return weight.flatten(1).to(dtype).contiguous()
+
+
+def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed: list[Tensor], eps: float) -> Tensor:
+    """x + norm(W_z y) without gradients; fixed is mean, variance, weight and bias, or nothing."""
+    residual, row_sums = rows_of(x), row_sums_of(weights.z, series)
+    rows, theta, z = residual.to(dtype), matrix(weights.theta, dtype), matrix(weights.z, dtype)
+    both = torch.stack((weights.phi, weights.g)).flatten(2).to(dtype)  # [2, I, C]
+    c, _ = coefficients(rows, theta, both, series)
     if z.shape[1] <= WIDEST:
-        return fused_output(x, residual, theta, z, row_sums, c, fixed, eps, series.first, series.gamma)
-    if is_whole(z, c, series.first, series.gamma):
-        return fused_wide_output(x @ theta.t(), residual, z, c, fixed, eps)
-    mean, variance, weight, bias = fixed or unit(c, len(z))
-    standard = standardise(Norm("fixed", eps), (mean, variance), None, c, row_sums, weight, bias, x.shape[1], series)
-    scale, shift = (t.expand(len(x), -1).contiguous() for t in (standard.scale, standard.shift))
-    return fused_apply(residual, x @ theta.t(), z, c, scale, shift, series.first, series.gamma)
+        out = fused_output(rows, residual, theta, z, row_sums, c, fixed, eps, series.first, series.gamma)
+    elif is_whole(z, c, series.first, series.gamma):
+        out = fused_wide_output(rows, residual, theta, z, c, fixed, eps)
+    else:
+        mean, variance, weight, bias = fixed or unit(c, len(z))
+        norm = Norm("fixed", eps)
+        standard = standardise(norm, (mean, variance), None, c, row_sums, weight, bias, rows.shape[1], series)
+        scale, shift = (of_samples(t, len(x)) for t in (standard.scale, standard.shift))
+        out = fused_apply(residual, rows @ theta.t(), z, c, scale, shift, series.first, series.gamma)
+    return laid_out(shaped(out, x), x)
+
+
+def of_samples(numbers: Tensor, batch: int) -> Tensor:
+    """[C] or [B, C] -> [B, C]."""
+    return numbers if numbers.is_contiguous() and numbers.ndim == 2 else numbers.expand(batch, -1).contiguous()
 
 
 def unit(like: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -131,40 +157,50 @@ def is_small(norm: Norm, batch: int) -> bool:
 
 
 class Block(torch.autograd.Function):
-    """residual + norm(W_z y), and the mean and variance that the norm took from the batch."""
+    """x + norm(W_z y), and the mean and variance that the norm took from the batch.
+
+    It takes tensors as they are, and does the reshaping and rounding itself: each would be a step of its own on the way
+    back, which costs Python more time than the GPU.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        residual: Tensor | None,
-        weight: Tensor,
-        z: Tensor,
-        row_sums: Tensor | None,
+        theta_weight: Tensor,
+        phi_weight: Tensor,
+        g_weight: Tensor,
+        z_weight: Tensor,
         norm_weight: Tensor | None,
         norm_bias: Tensor | None,
         fixed: tuple[Tensor, Tensor] | None,
+        dtype: torch.dtype,
         series: Series,
         norm: Norm,
         recompute: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        theta_weight, *_ = three = weight.unflatten(0, (3, -1))  # [3, I, C]
-        c, beta = coefficients(x, theta_weight, three[1:], series)
-        theta = x @ theta_weight.t()  # [B, N, I]
+        residual, row_sums = rows_of(x), row_sums_of(z_weight, series)
+        rows, z = residual.to(dtype), matrix(z_weight, dtype)
+        weight = matrix(torch.cat((theta_weight, phi_weight, g_weight)), dtype)  # [3 I, C]
+        first, *_ = three = weight.unflatten(0, (3, -1))  # [3, I, C]
+        c, beta = coefficients(rows, first, three[1:], series)
+        theta = rows @ first.t()  # [B, N, I]
         moments = fused_moments(theta, z, c, series.first, series.gamma) if norm.kind != "fixed" else None  # [2, B, C]
         if norm_weight is None or norm_bias is None:
             mean, variance, gain, bias = unit(c, len(z))
             fixed = mean, variance
         else:
             gain, bias = norm_weight, norm_bias
-        standard = standardise(norm, fixed, moments, c, row_sums, gain, bias, x.shape[1], series)
-        scale, shift = (t.expand(len(x), -1).contiguous() for t in (standard.scale, standard.shift))
-        out = fused_apply(x if residual is None else residual, theta, z, c, scale, shift, series.first, series.gamma)
+        standard = standardise(norm, fixed, moments, c, row_sums, gain, bias, rows.shape[1], series)
+        scale, shift = (of_samples(t, len(x)) for t in (standard.scale, standard.shift))
+        out = fused_apply(residual, theta, z, c, scale, shift, series.first, series.gamma)
         kept = None if recompute else theta
-        ctx.save_for_backward(x, kept, weight, z, row_sums, norm_weight, c, beta, standard.p, standard.q, moments)
-        ctx.series, ctx.norm, ctx.count, ctx.apart = series, norm, standard.number, residual is not None
+        ctx.save_for_backward(rows, kept, weight, z, row_sums, norm_weight, c, beta, standard.p, standard.q, moments)
+        ctx.series, ctx.norm, ctx.count, ctx.apart = series, norm, standard.number, x.dtype != dtype
+        ctx.shapes = theta_weight.shape, z_weight.shape
+        ctx.dtypes = theta_weight.dtype, phi_weight.dtype, g_weight.dtype, z_weight.dtype
         ctx.mark_non_differentiable(standard.mean, standard.variance)
-        return out, standard.mean, standard.variance
+        return laid_out(shaped(out, x), x), standard.mean, standard.variance
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_none: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -172,20 +208,26 @@ class Block(torch.autograd.Function):
         series, first, gamma = ctx.series, ctx.series.first, ctx.series.gamma
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError('the fused kernels have no second derivatives: take CGNL(..., backend="reference")')
-        grad = grad.contiguous()
+        rows = rows_of(grad)  # [B, N, C]
         again = x @ weight[: len(weight) // 3].t() if theta is None else theta
         means = moments[0] if moments is not None else c.new_zeros((len(x), len(z)))  # [B, C]
-        sums = fused_gradient_sums(grad, again, z, c, means, first, gamma)  # [2, B, C]
+        sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
         del again
         norm = Block.norm_backward(ctx, sums)
         coefficient = norm.coefficient.unflatten(1, (series.groups, -1)).sum(2)  # [B, G]
         dx, dweight, dz = fused_backward(
-            grad, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant, beta,
+            rows, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant, beta,
             not ctx.apart,
         )  # fmt: skip
-        drows = None if row_sums is None else norm.row_sums
+        if ctx.apart:
+            dx = rows + dx
+        if row_sums is not None:
+            dz = dz + norm.row_sums.unsqueeze(1)
+        three, dz_shape = dweight.unflatten(0, (3, -1)).unbind(), ctx.shapes[1]
+        *three, dz = (t.to(dtype) for t, dtype in zip((*three, dz), ctx.dtypes, strict=True))
         dnorm = (None, None) if norm_weight is None else (norm.weight, norm.bias)
-        return dx, grad if ctx.apart else None, dweight, dz.to(z.dtype), drows, *dnorm, None, None, None, None
+        dthree = (t.view(ctx.shapes[0]) for t in three)
+        return shaped(dx, grad), *dthree, dz.view(dz_shape), *dnorm, None, None, None, None, None
 
     @staticmethod
     def norm_backward(ctx: Any, sums: Tensor) -> Gradients:

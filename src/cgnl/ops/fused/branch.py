@@ -137,6 +137,31 @@ def moments_kernel(
 
 
 @triton.jit
+def merge_kernel(
+    moments,  # [2, B, parts, C]
+    merged,  # [2, B, C]
+    N,
+    each,  # positions of a part; the last has what is left
+    C,
+    parts,
+    CHANNELS: tl.constexpr,
+):
+    """Moments of parts to those of the whole, by Chan's rule."""
+    channel, b = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS), tl.program_id(1)
+    inside, samples = channel < C, tl.num_programs(1)
+    mean, squares = tl.zeros((CHANNELS,), tl.float32), tl.zeros((CHANNELS,), tl.float32)
+    for part in range(parts):
+        before, count = part * each, tl.minimum(each, N - part * each)
+        place = moments + (b * parts + part) * C + channel
+        away = tl.load(place, inside, 0.0) - mean
+        share = count.to(tl.float32) / (before + count).to(tl.float32)
+        mean += away * share
+        squares += tl.load(place + samples * parts * C, inside, 0.0) + away * away * (before * share)
+    tl.store(merged + b * C + channel, mean, inside)
+    tl.store(merged + (samples + b) * C + channel, squares, inside)
+
+
+@triton.jit
 def apply_kernel(
     theta_desc,  # [B, N, I]
     z_weight,  # [C, width]
@@ -261,18 +286,15 @@ def moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float
         moments_kernel, grid, cut.warps, cut.stages, descriptor(theta, 1, cut.rows, cut.depth), z_weight, c, out,
         positions, groups, steps, tuple(form), cut.together, cut.rows, cut.out, cut.depth, cut.stages,
     )  # fmt: skip
-    if grid[1] == 1:
-        return out[:, :, 0]
-    counts = torch.full((grid[1], 1), float(steps * cut.rows), device=theta.device)
-    counts[-1] = positions - steps * cut.rows * (grid[1] - 1)
-    return merge(out, counts)
+    return out[:, :, 0] if grid[1] == 1 else merge(out, positions, steps * cut.rows)
 
 
-def merge(moments: Tensor, counts: Tensor) -> Tensor:
-    """Moments of parts [2, B, parts, C], of so many positions each [parts, 1], to the whole's, by Chan's rule."""
-    means, squares = moments
-    mean = (means * counts).sum(1) / counts.sum()
-    return torch.stack((mean, (squares + counts * (means - mean.unsqueeze(1)).square()).sum(1)))
+def merge(moments: Tensor, positions: int, each: int) -> Tensor:
+    """Moments of parts [2, B, parts, C], of so many positions each but the last, to the whole's [2, B, C]."""
+    _, batch, parts, channels = moments.shape
+    merged = moments.new_empty((2, batch, channels))
+    launch(merge_kernel, (cdiv(channels, 256), batch), 4, 1, moments, merged, positions, each, channels, parts, 256)
+    return merged
 
 
 def apply(

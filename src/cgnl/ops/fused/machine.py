@@ -77,6 +77,8 @@ def descriptor(tensor: Tensor, *tile: int) -> TensorDescriptor:
 
 
 _compiled: dict[Any, Any] = {}
+MOST = 4096
+"""Entries of ``_compiled`` before it starts anew: where every batch has a size of its own, there is no end to them."""
 
 
 def launch(kernel: Any, grid: tuple[int, ...], warps: int, stages: int, *arguments: Any) -> None:
@@ -84,24 +86,24 @@ def launch(kernel: Any, grid: tuple[int, ...], warps: int, stages: int, *argumen
     if interpreted():
         kernel[grid](*arguments, num_warps=warps, num_stages=stages)
         return
-    signature = map(_signature, arguments, (parameter.is_constexpr for parameter in kernel.params))
-    key = (id(kernel), warps, stages, torch.cuda.current_device(), *signature)
+    key = (id(kernel), warps, stages, torch.cuda.current_device(), *map(_kind, arguments))
     compiled = _compiled.get(key)
     if compiled is None:
+        if len(_compiled) >= MOST:
+            _compiled.clear()
         _compiled[key] = kernel[grid](*arguments, num_warps=warps, num_stages=stages)
     else:
         compiled[(*grid, 1, 1)[:3]](*arguments)
 
 
-def _signature(argument: Any, constant: bool) -> Any:
-    """What of an argument a kernel is compiled for."""
-    if constant:
-        return argument
+def _kind(argument: Any) -> Any:
+    """All that a kernel is compiled for: of tensors dtype and alignment, of everything else the value itself.
+
+    A descriptor's tile is among the values too.
+    """
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
-    if isinstance(argument, TensorDescriptor):
-        return argument.base.dtype, *argument.block_shape
-    return (argument == 1, argument % 16 == 0, argument >> 31) if isinstance(argument, int) else type(argument)
+    return argument.base.dtype if isinstance(argument, TensorDescriptor) else argument
 
 
 def cdiv(a: int, b: int) -> int:

@@ -11,7 +11,7 @@ from .attention import coefficients
 from .backward import branch_backward, factors_backward
 from .batchnorm import backward, standardise
 from .branch import apply, gradient_sums, moments
-from .output import output, wide_output
+from .output import composes, output, wide_output
 
 _library = torch.library.Library("cgnl", "FRAGMENT")
 
@@ -32,7 +32,7 @@ def _backward(
     beta: Tensor | None,
     residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dX, the gradient of the stacked projections, and dW_z in float32.
+    """dX, and in float32 the gradient of the stacked projections and dW_z.
 
     A part of the samples at a time: theta, phi and g, recomputed where they were not kept, become their gradients.
     ``coefficient`` is what is known already of the first coefficient's gradient, [B, G].
@@ -69,7 +69,7 @@ def _backward(
         del space, flat, new_theta, old_theta, before, phi, g, dz, dw  # before the next part takes as much
     assert total is not None
     assert total_z is not None
-    return dx, total.to(weight.dtype), total_z
+    return dx, total, total_z
 
 
 def parts_of(x: Tensor, kept: bool) -> int:
@@ -122,7 +122,8 @@ fused_output = _define(
     output,
 )
 fused_wide_output = _define(
-    "fused_wide_output(Tensor theta, Tensor residual, Tensor z_weight, Tensor c, Tensor[] norm, float eps) -> Tensor",
+    "fused_wide_output(Tensor x, Tensor residual, Tensor theta, Tensor z_weight, Tensor c, Tensor[] norm, float eps) "
+    "-> Tensor",
     wide_output,
 )
 fused_moments = _define(
@@ -168,7 +169,7 @@ def _(x, residual, *_):  # noqa: ARG001
 
 
 @torch.library.register_fake("cgnl::fused_wide_output", lib=_library)
-def _(theta, residual, *_):  # noqa: ARG001
+def _(x, residual, *_):  # noqa: ARG001
     return torch.empty_like(residual)
 
 
@@ -201,7 +202,8 @@ def _(sums, *_):
 
 @torch.library.register_fake("cgnl::fused_backward", lib=_library)
 def _(grad, x, theta, weight, z_weight, *_):  # noqa: ARG001
-    return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(z_weight, dtype=torch.float32)
+    weights = (torch.empty_like(t, dtype=torch.float32) for t in (weight, z_weight))
+    return torch.empty_like(x), *weights
 
 
 # Two operations for each multiply-add.
@@ -216,8 +218,10 @@ def _(x_shape, residual_shape, theta_shape, z_shape, row_sums_shape, c_shape, *_
 
 
 @register_flop_formula(torch.ops.cgnl.fused_wide_output)
-def _(theta_shape, residual_shape, z_shape, *_, **__):  # noqa: ARG001
-    return 2 * math.prod(theta_shape[:2]) * (theta_shape[2] + math.prod(z_shape))
+def _(x_shape, residual_shape, theta_shape, z_shape, *_, **__):  # noqa: ARG001
+    channels, inner = x_shape[2], theta_shape[0]
+    each = channels**2 if composes(channels, inner, z_shape[1]) else inner * channels + math.prod(z_shape)
+    return 2 * math.prod(x_shape[:2]) * (each + channels)
 
 
 @register_flop_formula(torch.ops.cgnl.fused_apply)

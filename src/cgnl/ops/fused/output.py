@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .machine import Tile, cdiv, descriptor, form_of, is_dot, launch, power_of_two, precision, rows_of
+from .machine import Tile, cdiv, descriptor, form_of, is_dot, launch, power_of_two, precision, processors, rows_of
 from .series import halves, value
 
 
@@ -127,8 +127,9 @@ def output_kernel(
 
 @triton.jit
 def wide_output_kernel(
-    theta_desc,  # [M, I]
-    z_weight_desc,  # [C, width]
+    operand_desc,  # [M, K], or [M, groups K]
+    weight_desc,  # [C, K]
+    sizes,  # of the weight's rows: [C]
     coefficients,  # [B, G]
     mean,  # of the norm, and so on: [C]
     variance,
@@ -139,32 +140,37 @@ def wide_output_kernel(
     M,
     N,
     C,
+    K,
     groups,
+    stride,  # between the operands of two groups: K, or 0
     eps,
     normed: tl.constexpr,
+    sized: tl.constexpr,
     form: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """W_z theta of four times OUT channels of one large group, times s, and what is added to X; the dot kernel only."""
-    across = C // (4 * OUT)
-    row, start = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * (4 * OUT)
-    group = start // form[1]
-    z = tl.zeros((ROWS, 4 * OUT), tl.float32)
-    for k in range(0, form[0], DEPTH):
-        w = z_weight_desc.load([start, k])  # [4 OUT, DEPTH]
-        z = tl.dot(theta_desc.load([row, group * form[0] + k]), w.T, z, input_precision=form[7])
-    r = row + tl.arange(0, ROWS)
-    s = tl.load(coefficients + r // N * groups + group, r < M, 0.0)[:, None]
+    """A matrix product for twice OUT channels of one large group, times s, and what is added to X; the dot kernel only.
+
+    Two programs share a processor: one writes while the other multiplies.
+    """
+    across = C // (2 * OUT)
     rest = (mean, mean, variance, weight, bias, residual_desc, out_desc, C, eps)
-    left, right = halves(z * s, ROWS, 2 * OUT)
-    one, two = halves(left, ROWS, OUT)
-    three, four = halves(right, ROWS, OUT)
-    write(one, s, row, start, *rest, normed, form, OUT)
-    write(two, s, row, start + OUT, *rest, normed, form, OUT)
-    write(three, s, row, start + 2 * OUT, *rest, normed, form, OUT)
-    write(four, s, row, start + 3 * OUT, *rest, normed, form, OUT)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, ROWS) * across, tl.num_programs(0)):
+        row, start = tile // across * ROWS, tile % across * (2 * OUT)
+        group = start // form[1]
+        z = tl.zeros((ROWS, 2 * OUT), tl.float32)
+        for k in range(0, K, DEPTH):
+            w = weight_desc.load([start, k])  # [2 OUT, DEPTH]
+            z = tl.dot(operand_desc.load([row, group * stride + k]), w.T, z, input_precision=form[7])
+        r = row + tl.arange(0, ROWS)
+        z *= tl.load(coefficients + r // N * groups + group, r < M, 0.0)[:, None]
+        if sized:
+            z *= tl.load(sizes + start + tl.arange(0, 2 * OUT))[None, :]
+        left, right = halves(z, ROWS, OUT)
+        write(left, 0.0, row, start, *rest, normed, form, OUT)
+        write(right, 0.0, row, start + OUT, *rest, normed, form, OUT)
 
 
 OUT = 64
@@ -228,27 +234,53 @@ def output(
 
 
 def is_whole(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float) -> bool:
-    """Whether ``wide_output`` applies: the dot kernel, in half precision, and groups of a multiple of 256 channels."""
+    """Whether ``wide_output`` applies: the dot kernel, in half precision, and groups of a multiple of 128 channels."""
     _, groups, terms = coefficients.shape
-    return is_dot(first, terms, gamma) and z_weight.dtype != torch.float32 and len(z_weight) // groups % (4 * OUT) == 0
+    return is_dot(first, terms, gamma) and z_weight.dtype != torch.float32 and len(z_weight) // groups % (2 * OUT) == 0
+
+
+def composes(channels: int, inner: int, width: int) -> bool:
+    """Whether W_z W_theta at once costs no more than one after the other, theta written and read in between."""
+    return channels <= inner + width
+
+
+def compose(z_weight: Tensor, theta: Tensor, groups: int) -> tuple[Tensor, Tensor | None]:
+    """W_z W_theta [C, C], and in float16, which cannot hold small ones, the size that was divided out of each row."""
+    z_weight, theta = z_weight.unflatten(0, (groups, -1)), theta.unflatten(0, (groups, -1))
+    if theta.dtype != torch.float16:
+        return (z_weight @ theta).flatten(0, 1), None
+    both = (z_weight.float() @ theta.float()).flatten(0, 1)
+    sizes = both.abs().amax(1, keepdim=True).clamp_min(torch.finfo(both.dtype).tiny)
+    return (both / sizes).to(theta.dtype), sizes.flatten()
 
 
 def wide_output(
-    theta: Tensor, residual: Tensor, z_weight: Tensor, coefficients: Tensor, norm: Sequence[Tensor], eps: float
+    x: Tensor,
+    residual: Tensor,
+    theta: Tensor,
+    z_weight: Tensor,
+    coefficients: Tensor,
+    norm: Sequence[Tensor],
+    eps: float,
 ) -> Tensor:
-    """residual + norm(s W_z theta) for theta [B, N, I]."""
-    batch, positions, _ = theta.shape
-    channels, groups = len(z_weight), coefficients.shape[1]
-    form = form_of(z_weight, coefficients, 1, 0.0, precision(theta))
+    """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``output``."""
+    (batch, positions, channels), groups = x.shape, coefficients.shape[1]
+    form = form_of(z_weight, coefficients, 1, 0.0, precision(x))
+    if composes(channels, len(theta), form.width):
+        operand, (weight, sizes), stride = x, compose(z_weight, theta, groups), 0
+    else:
+        operand, weight, sizes, stride = x @ theta.t(), z_weight, None, form.width
     rows, depth = 128, 64
     out = torch.empty_like(residual)
+    tiles = cdiv(batch * positions, rows) * (channels // (2 * OUT))
     launch(
         wide_output_kernel,
-        (cdiv(batch * positions, rows) * (channels // (4 * OUT)),),
-        8,
+        (min(tiles, 2 * processors(x.device)),),
+        4,
         3,
-        descriptor(rows_of(theta), rows, depth),
-        descriptor(z_weight, 4 * OUT, depth),
+        descriptor(rows_of(operand), rows, depth),
+        descriptor(weight, 2 * OUT, depth),
+        coefficients if sizes is None else sizes,
         coefficients,
         *(norm or [coefficients] * 4),
         descriptor(rows_of(residual), rows, OUT),
@@ -256,9 +288,12 @@ def wide_output(
         batch * positions,
         positions,
         channels,
+        weight.shape[1],
         groups,
+        stride,
         eps,
         bool(norm),
+        sizes is not None,
         tuple(form),
         rows,
         OUT,
