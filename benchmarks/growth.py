@@ -8,8 +8,9 @@ that take at least twice as long as the shortest.
 
     python benchmarks/growth.py --device cuda [--batch 32] [--seconds 0.2] [--csv FILE] [--plot FILE]
 
-On a GPU: the compact operator and the CGNL block, forward, as CUDA graphs, bfloat16, channels_last, over 49 to 200,704 positions at 512
-channels and over 64 to 2048 channels at 3136 positions. Exponents are fits to the larger half of the points.
+On a GPU: the compact operator and the CGNL block, forward, as CUDA graphs, bfloat16, channels_last, over 49 to 200,704
+positions at 512 channels and over 64 to 2048 channels at 3136 positions. Exponents are fits to the larger half of the
+points.
 """
 
 import argparse
