@@ -39,6 +39,11 @@ def set_norm(norm: nn.Module):
     return lambda block: setattr(block, "norm", norm)
 
 
+def without_bias(norm: nn.Module) -> nn.Module:
+    norm.register_parameter("bias", None)
+    return norm
+
+
 def set_projections(**options):
     def change(block):
         for name in ("theta", "phi", "g"):
@@ -62,8 +67,8 @@ REASONS: dict[str, tuple[Any, str]] = {
     "parametrized": (lambda: changed(lambda b: parametrize(b.g)), "g is a ParametrizedConv2d"),
     "bias": (lambda: changed(set_projections(bias=True)), "theta has a bias"),
     "norm-without-weight": (lambda: changed(set_norm(nn.BatchNorm2d(64, affine=False))), "norm has no weight"),
-    "norm-without-bias": (lambda: changed(set_norm(nn.BatchNorm2d(64, bias=False))), "norm has no bias"),
-    "group-norm-without-bias": (lambda: changed(set_norm(nn.GroupNorm(2, 64, bias=False))), "norm has no bias"),
+    "norm-without-bias": (lambda: changed(set_norm(without_bias(nn.BatchNorm2d(64)))), "norm has no bias"),
+    "group-norm-without-bias": (lambda: changed(set_norm(without_bias(nn.GroupNorm(2, 64)))), "norm has no bias"),
     "group-norm-of-other-groups": (lambda: changed(set_norm(nn.GroupNorm(4, 64))), "norm has 4 groups"),
     "larger-convolutions": (lambda: changed(set_projections(kernel_size=3, padding=1)), "theta"),
     "grouped-convolutions": (lambda: changed(set_projections(groups=2)), "theta"),

@@ -111,5 +111,6 @@ def interpreted() -> bool:
 
 def _transformed() -> bool:
     if torch.compiler.is_compiling():
-        return torch.compiler.is_exporting()
+        # Not is_exporting(): the compiler of torch 2.11 takes that to be always true.
+        return torch.compiler._is_exporting_flag
     return under_function_transform() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .branch import Cut, cut_of, grid_of, place_of, together_of, weight_tile, z_tile
+from .branch import Cut, cut_of, grid_of, most_of, place_of, together_of, weight_tile, z_tile
 from .machine import Form, cdiv, descriptor, form_of, launch, power_of_two, precision
 from .series import expm1, slope, value
 
@@ -246,9 +246,10 @@ def factors_kernel(
     tl.store(g + place, dg, ok)
 
 
-def is_narrow(form: Form) -> bool:
-    """Whether one program can hold W_z of a group, and its gradient."""
-    return form.width <= 128 and form.wide <= 256 and form.width * form.wide <= 128 * 128
+def is_narrow(form: Form, dtype: torch.dtype) -> bool:
+    """Whether one program can hold W_z of a group, and its gradient. In TF32 each operand is held as a sum of three."""
+    most = 64 * 64 if dtype == torch.float32 and form.precision != "ieee" else 128 * 128
+    return form.width <= 128 and form.wide <= 256 and form.width * form.wide <= most
 
 
 def branch_backward(
@@ -268,7 +269,7 @@ def branch_backward(
     coefficient is not seen here, and gets None.
     """
     form = form_of(z_weight, c, first, gamma, precision(theta))
-    run = _narrow if is_narrow(form) else _wide
+    run = _narrow if is_narrow(form, theta.dtype) else _wide
     grad_z, grad_c = run(grad, theta, z_weight, c, factors, grad_theta, grad_x, form)
     if form.dot:
         return grad_z, None
@@ -276,7 +277,7 @@ def branch_backward(
 
 
 def narrow_cut(form: Form, groups: int, dtype: torch.dtype) -> Cut:
-    most = 32 if form.precision == "ieee" else 128
+    most = most_of(form, dtype)
     together = together_of(form, groups, most)
     out, columns = power_of_two(together * form.wide), power_of_two(together * form.width)
     large = out * columns > 128 * 64 or dtype == torch.float32

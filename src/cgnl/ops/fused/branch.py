@@ -250,6 +250,11 @@ class Cut(NamedTuple):
     stages: int = 3
 
 
+def most_of(form: Form, dtype: torch.dtype) -> int:
+    """Channels of a tile."""
+    return 32 if form.precision == "ieee" else 128 if dtype != torch.float32 else 64
+
+
 def together_of(form: Form, groups: int, most: int) -> int:
     """Whole groups that fit into so many channels, and half as many inner ones."""
     return max(1, min(most // form.wide, most // 2 // form.width, groups))
@@ -257,7 +262,7 @@ def together_of(form: Form, groups: int, most: int) -> int:
 
 def cut_of(form: Form, groups: int, dtype: torch.dtype, warps: int = 4) -> Cut:
     """Whole groups where they fit, parts of one otherwise."""
-    most = 32 if form.precision == "ieee" else 128 if dtype != torch.float32 else 64
+    most = most_of(form, dtype)
     together = together_of(form, groups, most)
     out = min(most, power_of_two(together * form.wide))
     depth = min(max(16, most // 2), power_of_two(together * form.width))
