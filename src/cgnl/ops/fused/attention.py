@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .machine import Tile, cdiv, descriptor, launch, power_of_two, precision, processors, rows_of
-from .series import halves
+from .series import envelope, halves
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def power_sums_kernel(
             both = tl.dot(x_desc.load([row, k]), w.T, both, input_precision=input_precision)
         phi, g = halves(both, ROWS, COLUMNS)
         if gamma > 0:
-            g *= tl.exp(-gamma * phi * phi)
+            g *= envelope(phi, gamma)
         m = row + tl.arange(0, ROWS)
         u = column // unit + tl.arange(0, units)
         out = sums + (m.to(tl.int64)[:, None] * (I // unit) + u[None, :]) * terms

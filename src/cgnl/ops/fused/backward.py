@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .branch import Cut, cut_of, grid_of, most_of, place_of, together_of, weight_tile, z_tile
 from .machine import Form, cdiv, descriptor, form_of, launch, power_of_two, precision
-from .series import expm1, slope, value
+from .series import envelope, expm1, slope, value
 
 
 @triton.jit
@@ -106,7 +106,7 @@ def narrow_kernel(
             if gamma > 0:
                 if first == 0:
                     dc += tl.where(slot == 0, tl.sum(dt * expm1(-gamma * x * x), 0)[None, :], 0.0)
-                power *= tl.exp(-gamma * x * x)
+                power *= envelope(x, gamma)
             for p in tl.static_range(1, first + terms):
                 power *= x
                 if p >= first:
@@ -203,7 +203,7 @@ def response_kernel(
         if first == 0:
             tl.store(out, tl.sum(dy * expm1(-gamma * x * x), 0)[None, :], i < width)
         if gamma > 0:
-            power *= tl.exp(-gamma * x * x)
+            power *= envelope(x, gamma)
         for p in tl.static_range(1, first + terms):
             power *= x
             if p >= first:
