@@ -22,6 +22,7 @@ STARTED_IN = "CGNL_RUN_FOLDER"
 """Environment variable by which a process tells those it starts where the run is."""
 MAY_CHANGE = ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "tensorboard")
 MAY_CHANGE_OF_DATA = ("root", "lists", "workers", "cache", "bad_limit")
+MAY_CHANGE_OF_DATA += ("annotations", "images", "test_annotations", "test_images")
 """Settings that a run may go on with although they were others when it began."""
 
 

@@ -1,7 +1,7 @@
 """Mask R-CNN on a ResNet-50: with a feature pyramid, or with res4's features and res5 as its head (C4).
 
-It is torchvision's: a list of pictures [3, H, W] of any sizes, from 0 to 1 -> a list of ``boxes``, ``labels``, ``scores``
-and ``masks``; in training, with a list of targets, a dictionary of losses. Class 0 is the background.
+It is torchvision's: a list of pictures [3, H, W] of any sizes, from 0 to 1 -> a list of ``boxes``, ``labels``,
+``scores`` and ``masks``; in training, with a list of targets, a dictionary of losses. Class 0 is the background.
 """
 
 from collections import OrderedDict

@@ -14,7 +14,6 @@ from ..extras import need
 from ..surgery import inserted
 from .video import inflate_weight
 
-
 BODY, HEAD = "backbone.body.", "roi_heads.box_head."
 """Where the stages of a ResNet are in a Mask R-CNN: all of them in its body, or res5 in its head."""
 CLASSIFIERS = ("fc.", "roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
