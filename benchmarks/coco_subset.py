@@ -58,14 +58,14 @@ def write(picture: dict[str, Any], folder: Path, short_side: int, quality: int) 
     with Image.open(picture["path"]) as image:
         image = ImageOps.exif_transpose(image).convert("RGB")
         ratio = min(1.0, short_side / min(image.size))
-        size = tuple(round(side * ratio) for side in image.size)
+        size = round(image.width * ratio), round(image.height * ratio)
         image.resize(size, Image.Resampling.LANCZOS).save(folder / f"{picture['id']:012}.jpg", quality=quality)
         across, down = size[0] / image.width, size[1] / image.height
     entry = {"id": picture["id"], "file_name": f"{picture['id']:012}.jpg", "width": size[0], "height": size[1]}
     return entry, [smaller(row, across, down, size) for row in picture["objects"]]
 
 
-def smaller(row: dict[str, Any], across: float, down: float, size: tuple[int, ...]) -> dict[str, Any]:
+def smaller(row: dict[str, Any], across: float, down: float, size: tuple[int, int]) -> dict[str, Any]:
     """An annotation for a picture of another size."""
     x, y, w, h = row["bbox"]
     shape = row["segmentation"]
@@ -85,10 +85,10 @@ def smaller(row: dict[str, Any], across: float, down: float, size: tuple[int, ..
     }
 
 
-def smaller_runs(shape: dict[str, Any], size: tuple[int, ...]) -> dict[str, Any]:
+def smaller_runs(shape: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
     """A run-length encoding for a picture of another size."""
     whole = api.frPyObjects(shape, *shape["size"]) if isinstance(shape["counts"], list) else shape
-    mask = Image.fromarray(api.decode(whole)).resize((size[0], size[1]), Image.Resampling.NEAREST)
+    mask = Image.fromarray(api.decode(whole)).resize(size, Image.Resampling.NEAREST)
     encoded = api.encode(np.asfortranarray(np.asarray(mask)))
     counts = encoded["counts"]
     return {"size": [size[1], size[0]], "counts": counts if isinstance(counts, str) else counts.decode()}

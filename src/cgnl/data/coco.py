@@ -175,7 +175,8 @@ def _scenes(
 
 def _object(row: dict[str, Any], label: int, height: int, width: int) -> tuple[Object | None, str | None]:
     """An annotation's object, if it has one, and what is wrong with the annotation, if anything is."""
-    box, shape = row.get("bbox"), row.get("segmentation")
+    box: Any = row.get("bbox")
+    shape: Any = row.get("segmentation")
     if not _are_numbers(box, 4):
         return None, f"has a box that is not four numbers: {box}"
     x, y, w, h = map(float, box)
@@ -192,8 +193,8 @@ def _object(row: dict[str, Any], label: int, height: int, width: int) -> tuple[O
             return None, problem
     elif not _is_rle(shape, height, width):
         return None, f"has neither polygons nor a run-length encoding of {width} x {height} pixels"
-    area = row.get("area")
-    area = float(area) if _are_numbers([area], 1) else w * h
+    given: Any = row.get("area")
+    area = float(given) if _are_numbers([given], 1) else w * h
     return Object(row["id"], label, (x, y, w, h), shape, area, row.get("iscrowd") == 1), problem
 
 
@@ -214,7 +215,7 @@ def _is_rle(shape: object, height: int, width: int) -> bool:
     """Whether it is a run-length encoding of a picture of this size."""
     if not isinstance(shape, dict) or shape.get("size") != [height, width]:
         return False
-    counts = shape.get("counts")
+    counts: Any = shape.get("counts")
     if isinstance(counts, str):
         return bool(counts)
     return _are_numbers(counts) and min(counts, default=-1) >= 0 and sum(counts) == height * width

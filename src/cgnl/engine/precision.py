@@ -45,7 +45,7 @@ class Collected:
     def of_all_processes(self) -> tuple[list[int], list[dict[str, Any]]]:
         """Pictures and results in one order, however many processes there are."""
         mine: Any = (self.pictures, self.results)
-        parts = [mine]
+        parts: list[Any] = [mine]
         if torch.distributed.is_initialized():
             parts = [None] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(parts, mine)

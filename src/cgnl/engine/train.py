@@ -47,7 +47,7 @@ def command(recipe: str | None = None, *, resume: bool = False, **settings: Any)
         settings: what is to be other than in the recipe, such as data.root=my_birds.
     """
     if recipe is None:
-        given = {name: settings.get(f"data.{name}") for name in ("dataset", "root", "annotations")}
+        given: dict[str, Any] = {name: settings.get(f"data.{name}") for name in ("dataset", "root", "annotations")}
         name = dataset_name(Data(**given))
         recipe = name if name in EMBEDDED else "base_objects" if name == "coco" else None
     train(load(recipe, settings), resume)
