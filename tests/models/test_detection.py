@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from cgnl.models import create_model, detection, load_weights
 from cgnl.models.table import cost
 from cgnl.surgery import inserted
 
-SMALL = {"min_size": 64, "max_size": 100}
+SMALL = {"min_size": 64, "max_size": 100, "rpn_post_nms_top_n_test": 20, "box_detections_per_img": 5}
 
 
 def pictures() -> list[Tensor]:
@@ -24,8 +25,11 @@ def pictures() -> list[Tensor]:
 
 
 def small(model: nn.Module) -> nn.Module:
-    transform: nn.Module = model.get_submodule("transform")
-    transform.min_size, transform.max_size = (64,), 100  # pyright: ignore[reportAttributeAccessIssue]
+    parts: dict[str, Any] = {name: model.get_submodule(name) for name in ("transform", "rpn", "roi_heads")}
+    parts["transform"].min_size, parts["transform"].max_size = (64,), 100
+    parts["rpn"]._post_nms_top_n = {"training": 20, "testing": 20}
+    parts["roi_heads"].detections_per_img = 5
+    parts["roi_heads"].fg_bg_sampler.batch_size_per_image = 8
     return model.eval()
 
 

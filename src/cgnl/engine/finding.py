@@ -97,7 +97,8 @@ def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
             file = folder / f"{r.path.stem}.png"
             file = folder / f"{r.path.stem}-{r.picture}.png" if file in written else file
             written.add(file)
-            need("torchvision.io", "detection").write_png(draw(r), str(file))
+            pixels = draw(r).permute(1, 2, 0).numpy()  # [H, W, 3]
+            need("PIL.Image", "data").fromarray(pixels).save(file)
         yield r
 
 
