@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pycocotools import mask as api
 
 from cgnl.data.index import Object, Scene, UnreadableError
 from cgnl.data.loading import Place, TrainBatches, gathered
@@ -20,6 +19,7 @@ from cgnl.data.scenes import (
     read_scene,
     target_of,
 )
+from tests.engine.judge import api
 
 POLYGON = [[2.0, 3.0, 11.0, 3.0, 11.0, 9.0, 6.0, 10.0], [14.0, 1.0, 18.0, 1.0, 18.0, 5.0]]
 
@@ -50,7 +50,7 @@ def by_pycocotools(shape) -> torch.Tensor:
 
 
 RUNS = {"size": [12, 20], "counts": [30, 40, 20, 50, 100]}
-PACKED = {"size": [12, 20], "counts": api.frPyObjects(RUNS, 12, 20)["counts"].decode()}  # pyright: ignore[reportArgumentType, reportCallIssue]
+PACKED = {"size": [12, 20], "counts": api.frPyObjects(RUNS, 12, 20)["counts"].decode()}
 
 
 @pytest.mark.parametrize("shape", [POLYGON, POLYGON[:1], RUNS, PACKED])

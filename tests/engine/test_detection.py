@@ -1,8 +1,9 @@
 """Runs of a network that finds objects, from annotations to drawn pictures."""
 
-import contextlib
-import io
 import json
+import os
+import subprocess
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -25,8 +24,11 @@ from cgnl.engine.evaluate import evaluate
 from cgnl.engine.finding import picture_numbers
 from cgnl.models import NETWORKS
 from cgnl.models.detection import BoxPredictor, FrozenBatchNorm2d, MaskPredictor, RPNHead
+from tests.engine.conftest import SETTINGS as COMMON
 from tests.engine.conftest import same, table, weights
+from tests.engine.judge import by_pycocotools
 
+ROOT = Path(__file__).parents[2]
 HEIGHT, WIDTH = 48, 64
 
 
@@ -185,16 +187,9 @@ def test_eval_and_predict_agree_with_pycocotools(find, cgnl, tmp_path):
     found = json.loads(out)
     assert {row["category_id"] for row in found} <= {4, 9}
     assert len(found) > 10
-    for name, kind, other in (("box", "bbox", "segmentation"), ("mask", "segm", "bbox")):
-        with contextlib.redirect_stdout(io.StringIO()):
-            truth = COCO(str(tmp_path / "scenes" / "annotations" / "instances_val2017.json"))
-            rows = truth.loadRes([{k: v for k, v in row.items() if k != other} for row in found])
-            judge = COCOeval(truth, rows, kind)
-            judge.evaluate()
-            judge.accumulate()
-            judge.summarize()
-        assert result.test[f"test_{name}_ap50"] == pytest.approx(judge.stats[1], abs=1e-6)
-        assert result.test[f"test_{name}_ar_100"] == pytest.approx(judge.stats[8], abs=1e-6)
+    truth = json.loads((tmp_path / "scenes" / "annotations" / "instances_val2017.json").read_text())
+    expected = by_pycocotools(truth, found)
+    assert {name: result.test[f"test_{name}"] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
 def test_eval_on_the_training_pictures_when_told(find, cgnl):
@@ -288,6 +283,39 @@ def test_train_takes_its_recipe_by_name(cgnl, tmp_path):
     assert status == 2
     assert "has no annotations/instances_train*.json" in err
     assert "did you mean coco_maskrcnn_r50_cgnl1?" in cgnl("train", "recipe=coco_maskrcnn_r50_cgnl")[2]
+
+
+SCRIPT = """
+import json, sys
+import torch
+torch.set_num_threads(1)
+from cgnl.cli import main
+from cgnl.engine.config import load
+from cgnl.engine.train import train
+from cgnl.models import NETWORKS
+from tests.engine.test_detection import tiny
+NETWORKS["maskrcnn_tiny"] = tiny
+last = train(load(None, json.loads(sys.argv[1]))).folder / "last.ckpt"
+print("MARK", flush=True)
+main(["eval", str(last), "--json", "devices=2", "accelerator=cpu"])
+"""
+
+
+def test_two_processes_test_every_picture_once(tmp_path):
+    root = write_scenes(tmp_path / "scenes", {"train2017": 9, "val2017": 5})
+    given = {name.replace("__", "."): value for name, value in SETTINGS.items() if name != "recipe"}
+    settings = {**COMMON, **given, "data.root": str(root), "runs": str(tmp_path), "devices": 2}
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "script.py", json.dumps(settings)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    together = json.loads(done.stdout.split("MARK\n")[-1])["tests"][0]
+    alone = evaluate(tmp_path / "run" / "last.ckpt", {"accelerator": "cpu"})["test"]
+    assert {name: together[name] for name in alone} == pytest.approx(alone, abs=1e-6)
+    assert alone["test_count"] == 5
+    assert [row["step"] for row in table(tmp_path / "run")] == ["2", "4"]
 
 
 def test_losses_are_means_over_pictures():

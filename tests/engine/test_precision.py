@@ -1,19 +1,15 @@
 """Average precision against pycocotools, which defines it."""
 
-import contextlib
 import copy
-import io
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pycocotools import mask as api
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from cgnl.engine import precision
-from cgnl.engine.precision import NUMBERS, Collected, average_precision
+from cgnl.engine.precision import Collected, average_precision
+from tests.engine.judge import api, by_pycocotools
 
 HEIGHT, WIDTH = 120, 160
 
@@ -74,27 +70,6 @@ def scene(seed: int, pictures: int = 8, per_picture: int = 6, ties: bool = False
                     }
                 )
     return truth, results
-
-
-def by_pycocotools(truth: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, float]:
-    numbers = {}
-    for name, kind, other in (("box", "bbox", "segmentation"), ("mask", "segm", "bbox")):
-        with contextlib.redirect_stdout(io.StringIO()):
-            wanted = COCO()
-            wanted.dataset = copy.deepcopy(truth)
-            wanted.createIndex()
-            if results:
-                found = wanted.loadRes([{k: v for k, v in row.items() if k != other} for row in results])
-            else:  # it cannot load nothing
-                found = COCO()
-                found.dataset = copy.deepcopy(truth) | {"annotations": []}
-                found.createIndex()
-            evaluation = COCOeval(wanted, found, kind)
-            evaluation.evaluate()
-            evaluation.accumulate()
-            evaluation.summarize()
-        numbers |= {f"{name}_{n}": float(v) for n, v in zip(NUMBERS, evaluation.stats, strict=True)}
-    return numbers
 
 
 @pytest.mark.parametrize("ties", [False, True])

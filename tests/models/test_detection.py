@@ -142,7 +142,7 @@ def test_every_parameter_learns_with_and_without_objects(form):
     full["masks"] = torch.ones(1, 64, 90, dtype=torch.uint8)
     empty = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long), "masks": torch.zeros(0, 80, 60)}
     losses = model(pictures(), [full, empty])
-    sum(losses.values()).backward()
+    torch.stack(list(losses.values())).sum().backward()
     assert sorted(losses) == sorted(
         ["loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg"]
     )
