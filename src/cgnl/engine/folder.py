@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..extras import need
-from .config import Config, plain, read_recipe
+from .config import Config, build, plain, read_recipe
 
 log = logging.getLogger("cgnl")
 
@@ -74,7 +74,7 @@ def shared(folder: Path) -> Iterator[None]:
 
 def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
     """Refuse to go on with other settings than those the run began with."""
-    before, now = checkpoint["cgnl"]["config"], plain(config)
+    before, now = plain(build(checkpoint["cgnl"]["config"])), plain(config)  # settings that are new have their defaults
     for group in ("", "data", "model", "optim"):
         old, new = (before.get(group, {}), now[group]) if group else (before, now)
         for name, value in new.items():
