@@ -16,7 +16,7 @@ from .spelling import nearest
 COMMANDS = {
     "train": ("cgnl.engine.train:command", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
     "eval": ("cgnl.engine.evaluate:command", "test checkpoints by the full protocol: cgnl eval best.ckpt"),
-    "predict": ("cgnl.engine.predict:command", "name what is in files: cgnl predict best.ckpt FILE ..."),
+    "predict": ("cgnl.engine.predict:command", "name or find what is in files: cgnl predict best.ckpt FILE ..."),
     "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
     "bench": ("cgnl.bench.command:bench", "measure time, memory and error: cgnl bench block | network | ops"),

@@ -105,18 +105,18 @@ def inserted(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def placement(name: str, blocks: int = 1) -> list[str]:
-    """Where the paper puts 1 or 5 blocks in a ResNet, as names for ``insert``.
+    """Where the paper puts 1 or 5 blocks in a ResNet, or in that of a Mask R-CNN, as names for ``insert``.
 
     One block: before the last residual block of res4 (``layer3``). Five: two in res3 and three in res4.
     """
-    match = re.fullmatch(r"(?:(?:c2d|i3d)_)?resnet(\d+)(?:_caffe)?", name)
-    depth = int(match[1]) if match else 0
+    match = re.fullmatch(r"(?:(?:c2d|i3d)_|(maskrcnn)_)?resnet(\d+)(?(1)_(?:fpn|c4))(?:_caffe)?", name)
+    depth, within = (int(match[2]), "backbone.body." if match[1] else "") if match else (0, "")
     if depth not in STAGES:
         raise ValueError(f"no placement is known for {name!r}: give after=, the names of modules in the network")
     if blocks == 1:
-        return [f"layer3.{STAGES[depth][2] - 2}"]
+        return [f"{within}layer3.{STAGES[depth][2] - 2}"]
     if blocks == 5 and depth in FIVE_BLOCKS:
-        return [f"{layer}.{index}" for layer, places in FIVE_BLOCKS[depth].items() for index in places]
+        return [f"{within}{layer}.{index}" for layer, places in FIVE_BLOCKS[depth].items() for index in places]
     known = "1 or 5" if depth in FIVE_BLOCKS else "1"
     raise ValueError(f"no placement of blocks = {blocks} is known for {name!r} (only {known}): give after= instead")
 

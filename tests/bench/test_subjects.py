@@ -55,6 +55,11 @@ def test_timm_rows_are_for_images():
         subject.build(read("block", {"size": "2x4x4"}, "cpu"))
 
 
+def test_detectors_are_refused():
+    with pytest.raises(ValueError, match="maskrcnn_resnet50_fpn takes pictures with objects"):
+        BENCHMARKS["network"].subjects[0].build(read("network", {"network": "maskrcnn_resnet50_fpn"}, "cpu"))
+
+
 def test_peer_subjects_are_named_by_class_while_that_is_enough(tmp_path):
     (tmp_path / "a.py").write_text("import torch\nclass A(torch.nn.Identity):\n    pass\n")
     setting = read("block", {}, "cpu")

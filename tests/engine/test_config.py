@@ -293,7 +293,8 @@ def test_plain_can_be_written_as_json(settings):
 
 def test_plain_names_every_setting():
     assert plain(EVERYTHING)["data"]["area"] == [0.5, 1.0]
-    assert plain(EVERYTHING)["paper"] == {"table": "a row", "top1": 50.0, "top5": None}
+    precision = {f"{kind}_{number}": None for kind in ("box", "mask") for number in ("ap", "ap50", "ap75")}
+    assert plain(EVERYTHING)["paper"] == {"table": "a row", "top1": 50.0, "top5": None, **precision}
     tree = plain(EVERYTHING)
     names = [n if not isinstance(v, dict) else [f"{n}.{k}" for k in v] for n, v in tree.items()]
     assert sorted(n for part in names for n in ([part] if isinstance(part, str) else part)) == sorted(keys())

@@ -72,6 +72,15 @@ PAPER = {
 }
 """Row -> top-1 and top-5 of the paper; a row that stands in two tables is named at the first."""
 
+PRECISION = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
+COCO = {
+    "coco_maskrcnn_r50": (34.47, 54.87, 36.58, 30.44, 51.55, 31.95),
+    "coco_maskrcnn_r50_nl1": (35.02, 55.79, 37.54, 30.23, 52.40, 32.77),
+    "coco_maskrcnn_r50_cgnl1": (35.70, 56.07, 38.69, 31.22, 52.44, 32.67),
+}
+"""Row -> average precision of boxes and masks."""
+NUMBERS: dict[str, tuple[float, ...]] = {**PAPER, **COCO}
+
 SEEN = {  # dataset: side in training, side in the test, short side, clips, crops
     "cub": ("cub", 448, None, 512, 10, 3),
     "imagenet": ("imagenet", 224, None, 256, 10, 3),
@@ -81,7 +90,7 @@ SEEN = {  # dataset: side in training, side in the test, short side, clips, crop
 
 
 def dataset_of(recipe: str) -> str:
-    return recipe.partition("_r")[0]
+    return recipe.partition("_maskrcnn" if recipe in COCO else "_r")[0]
 
 
 def raw(recipe: str) -> dict:
@@ -94,15 +103,22 @@ def test_recipe_is_read_back_as_it_was(recipe):
 
 
 def test_recipes_are_the_rows_of_the_paper_and_the_embedded_datasets():
-    assert sorted(recipes()) == sorted([*PAPER, *EMBEDDED])
+    assert sorted(recipes()) == sorted([*NUMBERS, *EMBEDDED])
 
 
 @pytest.mark.parametrize("recipe", ROWS)
 def test_recipe_reports_the_numbers_of_the_paper(recipe):
     paper = load(recipe).paper
     assert paper is not None
-    assert (paper.top1, paper.top5) == PAPER[recipe]
-    assert 50 < paper.top1 < PAPER[recipe][1] < 100
+    names = ("top1", "top5") if recipe in PAPER else PRECISION
+    reported = {name: value for name, value in dataclasses.asdict(paper).items() if value is not None}
+    reported.pop("table")
+    assert reported == dict(zip(names, NUMBERS[recipe], strict=True))
+
+
+@pytest.mark.parametrize("recipe", PAPER)
+def test_recipe_reports_a_higher_top5_than_top1(recipe):
+    assert 50 < PAPER[recipe][0] < PAPER[recipe][1] < 100
 
 
 @pytest.mark.parametrize("recipe", EMBEDDED)
@@ -119,7 +135,7 @@ def test_recipe_extends_base_in_the_end(recipe):
     chain = [recipe]
     while "extends" in raw(chain[-1]):
         chain.append(raw(chain[-1])["extends"])
-    assert chain[-1] == "base"
+    assert chain[-1] == ("base_objects" if recipe in COCO else "base")
     assert chain[1] == f"base_{dataset_of(recipe)}"
 
 
@@ -150,13 +166,15 @@ def test_recipe_learns_as_the_released_code_does(dataset):
 @pytest.mark.parametrize("recipe", ROWS)
 def test_recipe_is_named_by_its_network(recipe):
     parsed = re.fullmatch(
-        r"(cub|imagenet|ucf101|mini_kinetics)_r(\d+)(?:_([a-z]+)(\d))?(?:_groups(\d+)|_(embedded_gaussian))?", recipe
+        r"(cub|imagenet|ucf101|mini_kinetics|coco_maskrcnn)_r(\d+)(?:_([a-z]+)(\d))?(?:_groups(\d+)|_(embedded_gaussian))?",
+        recipe,
     )
     assert parsed is not None
     dataset, depth, block, blocks, groups, kernel = parsed.groups()
     model = load(recipe).model
     video = "c2d_" if dataset in ("ucf101", "mini_kinetics") else ""
-    assert (model.name, model.block) == (f"{video}resnet{depth}", block)
+    network = "maskrcnn_resnet50_c4" if recipe in COCO else f"{video}resnet{depth}"
+    assert (model.name, model.block) == (network, block)
     assert block is None or model.blocks == int(blocks)
     options = {} if block in (None, "nl") else {"groups": int(groups or (1 if dataset == "ucf101" else 8))}
     assert model.options == options | ({"kernel": kernel} if kernel else {})
@@ -165,13 +183,22 @@ def test_recipe_is_named_by_its_network(recipe):
 def networks() -> dict[str, Model]:
     """The different networks of all recipes, each by the first that has it."""
     found: dict[str, tuple[str, Model]] = {}
-    for recipe in recipes():
+    for recipe in [name for name in recipes() if name not in COCO]:
         model = Model(**config.read_recipe(recipe)["model"])
         found.setdefault(repr((model.name, model.block, model.block and model.blocks, model.options)), (recipe, model))
     return dict(found.values())
 
 
 NETWORKS = networks()
+
+
+def test_recipe_for_coco_learns_and_sees_as_is_usual():
+    loaded = load("coco_maskrcnn_r50")
+    optim, data = loaded.optim, loaded.data
+    assert optim.lr is not None
+    assert optim.lr * optim.batch_size / 256 == 0.02
+    assert (optim.batch_size, optim.epochs, optim.drops, optim.warmup_steps) == (16, 12, (8, 11), 500)
+    assert (data.dataset, data.size, data.test_short_side, data.long_side, data.flip) == ("coco", 800, 800, 1333, True)
 
 
 @pytest.mark.parametrize("recipe", NETWORKS)

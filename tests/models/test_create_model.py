@@ -9,7 +9,8 @@ from torch import nn
 from torchvision.models import WeightsEnum
 
 import cgnl
-from cgnl.models import NETWORKS, create_model
+from cgnl.models import NETWORKS, create_model, is_detector
+from cgnl.models.detection import dense_pass
 from cgnl.surgery import BLOCKS, inserted
 
 small = functools.partial(create_model, "resnet18", num_classes=4)
@@ -23,7 +24,8 @@ def test_networks_are_those_of_the_paper_and_small_ones():
     images = [f"resnet{depth}" for depth in (18, 34, 50, 101, 152)]
     caffe = [f"resnet{depth}_caffe" for depth in (50, 101, 152)]
     c2d = ["c2d_resnet18", "c2d_resnet34", "c2d_resnet50", "c2d_resnet101", "c2d_resnet50_caffe", "c2d_resnet101_caffe"]
-    assert list(NETWORKS) == [*images, *caffe, *c2d, "i3d_resnet50", "i3d_resnet101"]
+    maskrcnn = [f"maskrcnn_resnet50_{form}" for form in ("fpn", "c4", "fpn_caffe", "c4_caffe")]
+    assert list(NETWORKS) == [*images, *caffe, *c2d, "i3d_resnet50", "i3d_resnet101", *maskrcnn]
 
 
 @pytest.mark.parametrize("block", [None, *BLOCKS])
@@ -31,7 +33,10 @@ def test_networks_are_those_of_the_paper_and_small_ones():
 def test_create_model_builds(network, block):
     with torch.device("meta"):
         model = create_model(network, block=block, num_classes=7)
-        assert model(input_of(network)).shape == (2, 7)
+        if is_detector(network):
+            dense_pass(model, input_of(network))
+        else:
+            assert model(input_of(network)).shape == (2, 7)
     expected = [f"{place}_{block}" for place in cgnl.placement(network)] if block else []
     assert list(inserted(model)) == expected
     assert {module.ndim for module in inserted(model).values()} <= {input_of(network).ndim - 2}

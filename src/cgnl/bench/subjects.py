@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..blocks import CGNL, NonLocal
-from ..models import create_model
+from ..models import create_model, is_detector
 from ..ops.dispatch import Backend
 from ..ops.reference import attention_by_kernels, attention_by_products
 from ..spelling import nearest
@@ -100,6 +100,8 @@ def _timm(setting: Setting, name: str) -> nn.Module:
 
 
 def _network(setting: Setting, block: str | None, **options) -> nn.Module:
+    if is_detector(setting.network):
+        raise ValueError(f"{setting.network} takes pictures with objects, which are not measured here")
     if block is not None:
         options |= {"norm": setting.norm, "zero_init": False}
     if block == "cgnl":

@@ -5,9 +5,8 @@ from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from .index import Index, UnreadableError
+from .index import Index, Kind, Sample, Scene, UnreadableError
 
 AT_ONCE = 1024
 """Files that are handed to the threads at a time, so that a large dataset needs little memory."""
@@ -52,48 +51,54 @@ def check(index: Index, min_frames: int = 1, workers: int = 2) -> Report:
             unreadable[path] = result
         elif index.kind == "videos" and result < min_frames:
             short[path] = result
-    return Report(
-        _counts(index), unreadable, short, index.problems, _faults(index.classes, _counts(index, without=unreadable))
-    )
+    return Report(_counts(index), unreadable, short, index.problems, _faults(index, _counts(index, without=unreadable)))
 
 
-def _frames(path: Path, kind: Literal["images", "videos"]) -> int | str:
+def _frames(sample: Sample | Scene, kind: Kind) -> int | str:
     """How many frames a sample has, or the sentence that says why it cannot be read."""
     from .images import read_image
+    from .scenes import read_scene
     from .video import probe
 
     try:
         if kind == "videos":
-            return probe(path).frames
-        read_image(path)
+            return probe(sample.path).frames
+        if isinstance(sample, Scene):
+            read_scene(sample)
+        else:
+            read_image(sample.path)
     except UnreadableError as error:
         return str(error)
     except OSError as error:
-        return str(UnreadableError(path, error))
+        return str(UnreadableError(sample.path, error))
     return 1
 
 
 def _results(index: Index, workers: int) -> Iterator[tuple[Path, int | str]]:
     """Every file once, in order, with what ``_frames`` says of it."""
-    paths = list(dict.fromkeys(sample.path for samples in index.splits.values() for sample in samples))
+    once = list({sample.path: sample for samples in index.splits.values() for sample in samples}.values())
     with ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(paths), AT_ONCE):
-            some = paths[start : start + AT_ONCE]
-            yield from zip(some, pool.map(lambda path: _frames(path, index.kind), some), strict=True)
+        for start in range(0, len(once), AT_ONCE):
+            some = once[start : start + AT_ONCE]
+            results = pool.map(lambda sample: _frames(sample, index.kind), some)
+            yield from zip((sample.path for sample in some), results, strict=True)
 
 
 def _counts(index: Index, without: Container[Path] = ()) -> dict[str, dict[str, int]]:
-    """Samples for each split and class."""
+    """Samples, or objects, for each split and class."""
     counts = {}
     for split, samples in index.splits.items():
-        found = Counter(sample.label for sample in samples if sample.path not in without)
+        found = Counter(label for sample in samples if sample.path not in without for label in sample.labels)
         counts[split] = {name: found[label] for label, name in enumerate(index.classes)}
     return counts
 
 
-def _faults(classes: tuple[str, ...], readable: dict[str, dict[str, int]]) -> tuple[str, ...]:
+def _faults(index: Index, readable: dict[str, dict[str, int]]) -> tuple[str, ...]:
     """Why readable samples in these numbers are not enough."""
-    faults = [f"split {split} has no readable sample" for split, counts in readable.items() if not any(counts.values())]
+    classes, what = index.classes, "object" if index.kind == "objects" else "sample"
+    faults = [f"split {split} has no readable {what}" for split, counts in readable.items() if not any(counts.values())]
+    if index.kind == "objects":  # one class is enough to be found, and a rare one may not be there
+        return tuple(faults)
     empty = [name for name, count in readable.get("train", {}).items() if not count]
     if 0 < len(empty) < len(classes):
         more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
@@ -109,7 +114,8 @@ def table(index: Index, report: Report, min_frames: int) -> Iterator[str]:
     readable = _counts(index, without=report.unreadable)
     yield f"{len(index.classes):,} classes of {index.kind}"
     yield ""
-    yield f"{'split':10} {'samples':>10} {'readable':>10}   fewest in a class, most in a class"
+    what = "objects" if index.kind == "objects" else "samples"
+    yield f"{'split':10} {what:>10} {'readable':>10}   fewest in a class, most in a class"
     for split, counts in report.counts.items():
         fewest, most = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
         yield (

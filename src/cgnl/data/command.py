@@ -21,8 +21,8 @@ def data(
     Args:
         action: check or draw.
         root: where the dataset is, or is to be.
-        dataset: to check, its layout: folder (unless said otherwise), cub, imagenet, ucf101, kinetics400 or
-            mini_kinetics200. To draw: parts (unless said otherwise), relation or actions.
+        dataset: to check, its layout: folder (unless said otherwise), cub, imagenet, ucf101, kinetics400,
+            mini_kinetics200 or coco. To draw: parts (unless said otherwise), relation or actions.
         min_frames: check: videos with fewer frames are reported as too short.
         count: draw: how many samples.
         seed: draw: other samples for another seed.

@@ -3,9 +3,9 @@
 import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -54,6 +54,10 @@ class Batch(NamedTuple):
     layout: Layout | None = None
     """If there is one, the pixels lie in a row, and are resized by the device that takes them."""
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What lies on a device."""
+        return self.pixels, self.labels
+
     def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device, with its pixels as squares."""
         pixels, labels = self.pixels.to(device, non_blocking=True), self.labels
@@ -79,6 +83,22 @@ class View:
     stride: int = 2
     clips: int = 1
     crops: int = 1
+
+
+Read = TypeVar("Read")
+
+
+def first_readable(
+    read: Callable[[int], Read], sample: int, count: int, bad_limit: int
+) -> tuple[Read | None, int, tuple[str, ...]]:
+    """A sample, or the next that can be read; its number; and a sentence for each that could not."""
+    problems: list[str] = []
+    for index in ((sample + step) % count for step in range(min(count, bad_limit + 1))):
+        try:
+            return read(index), index, tuple(problems)
+        except UnreadableError as error:
+            problems.append(str(error))
+    return None, sample, tuple(problems)
 
 
 class TrainSet(Dataset[Item]):
@@ -112,15 +132,11 @@ class TrainSet(Dataset[Item]):
 
     def _part(self, place: Place) -> tuple[Item, bool]:
         """The part of a sample that is seen, and whether it is to be mirrored."""
-        problems: list[str] = []
-        for step in range(min(len(self.source), self.bad_limit + 1)):
-            index = (place.sample + step) % len(self.source)
-            try:
-                part, flip = self._read(index, generator(self.seed, *place))
-                return Item(part, self.source.label(index), index, tuple(problems)), flip
-            except UnreadableError as error:
-                problems.append(str(error))
-        return Item(None, -1, place.sample, tuple(problems)), False
+        read = lambda index: self._read(index, generator(self.seed, *place))  # noqa: E731
+        found, index, problems = first_readable(read, place.sample, len(self.source), self.bad_limit)
+        if found is None:
+            return Item(None, -1, index, problems), False
+        return Item(found[0], self.source.label(index), index, problems), found[1]
 
     def _read(self, index: int, draws: torch.Generator) -> tuple[Tensor, bool]:
         view = self.view
@@ -160,18 +176,29 @@ class TrainBatches(Sampler[list[Place]]):
     """The batches of a whole run, epoch after epoch, from batch number ``first`` on.
 
     Every epoch is a permutation of the samples, of which those that do not fill a batch are left out. A process takes
-    its share of each step, so that together they see what one alone would.
+    its share of each step, so that together they see what one alone would. With ``groups``, the number of a group for
+    each sample, a batch is of one group wherever there are enough.
     """
 
     def __init__(
-        self, count: int, batch_size: int, epochs: int, seed: int, *, first=0, rank=0, world=1, accumulate: int = 1
+        self,
+        count: int,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        *,
+        first: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        accumulate: int = 1,
+        groups: Sequence[int] | None = None,
     ):
         if batch_size % (world * accumulate) or not batch_size <= count:
             raise ValueError(
                 f"a batch of {batch_size} cannot be cut into {world} x {accumulate} equal parts out of {count} samples"
             )
         self.count, self.batch_size, self.epochs, self.seed, self.first = count, batch_size, epochs, seed, first
-        self.rank, self.world, self.accumulate = rank, world, accumulate
+        self.rank, self.world, self.accumulate, self.groups = rank, world, accumulate, groups
 
     @property
     def batches_per_epoch(self) -> int:
@@ -185,10 +212,25 @@ class TrainBatches(Sampler[list[Place]]):
         share = self.batch_size // self.accumulate  # samples of a part over all processes
         for epoch in range(self.first // self.batches_per_epoch, self.epochs):
             order = torch.randperm(self.count, generator=generator(self.seed, epoch)).tolist()
+            if self.groups is not None:
+                order = gathered(order, self.groups, self.batch_size)
             begin = max(self.first - epoch * self.batches_per_epoch, 0)
             for batch in range(begin, self.batches_per_epoch):
                 part = order[batch * share : (batch + 1) * share]
                 yield [Place(epoch, index) for index in part[self.rank :: self.world]]
+
+
+def gathered(order: Sequence[int], groups: Sequence[int], batch_size: int) -> list[int]:
+    """The same samples, batch after batch of one group, in the order the batches fill up; what is left comes last."""
+    batches: list[int] = []
+    waiting: dict[int, list[int]] = {}
+    for sample in order:
+        group = waiting.setdefault(groups[sample], [])
+        group.append(sample)
+        if len(group) == batch_size:
+            batches += group
+            group.clear()
+    return batches + [sample for _, group in sorted(waiting.items()) for sample in group]
 
 
 class EvalBatches(Sampler[list[int]]):
@@ -205,9 +247,9 @@ class EvalBatches(Sampler[list[int]]):
             yield list(self.mine[start : start + self.batch_size])
 
 
-def collate(items: Sequence[Item] | Batch) -> Batch:
+def collate(items: Any) -> Any:
     """Items to a batch, unless they are one."""
-    if isinstance(items, Batch):
+    if not isinstance(items, list):
         return items
     return _batch(items, [item.pixels for item in items if item.pixels is not None])
 
@@ -222,7 +264,7 @@ def _batch(items: Sequence[Item], pixels: Tensor | list[Tensor], layout: Layout 
     return Batch(torch.as_tensor(pixels), labels.clone(), samples.clone(), problems, layout)
 
 
-def loader(dataset: TrainSet | EvalSet, batches: Sampler, workers: int, pin_memory: bool = False) -> DataLoader:
+def loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bool = False) -> DataLoader:
     """A loader of these batches. What a device holds is read by the process that owns it."""
     return DataLoader(
         dataset,

@@ -1,19 +1,19 @@
 """Datasets in the layout they are downloaded in: listed and parsed, never decoded."""
 
 import csv
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PureWindowsPath
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from .index import Index, Sample
+from .coco import coco
+from .index import Index, Kind, Sample, inside
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 NAMED_AT_MOST = 10
 """Missing files that are named one by one before the rest is only counted."""
 MINI_KINETICS_OF_THE_PAPER = {"train": 78_265, "test": 4_986}
-
-Kind = Literal["images", "videos"]
 
 
 def folder(root: Path | str) -> Index:
@@ -43,7 +43,7 @@ def cub(root: Path | str) -> Index:
     position = {str(number): label for label, number in enumerate(sorted(classes))}
     splits: dict[str, list[Sample]] = {"train": [], "test": []}
     for number, name in _numbered(home / "images.txt").items():
-        path = home / "images" / _inside(name, home / "images.txt")
+        path = home / "images" / inside(name, home / "images.txt")
         if labels.get(number) not in position:
             raise ValueError(f"{home / 'image_class_labels.txt'} gives image {number} ({name}) no class of classes.txt")
         if is_training.get(number) not in ("0", "1"):
@@ -93,7 +93,7 @@ def ucf101(root: Path | str, split: int = 1) -> Index:
         splits[name] = []
         for number, line in _lines(source):
             video, _, given = line.rpartition(" ") if name == "train" else (line, "", "")
-            class_name = _inside(video, source).rpartition("/")[0]
+            class_name = inside(video, source).rpartition("/")[0]
             label = label_of.get(class_name)
             if label is None or (name == "train" and numbered.get(_whole(given)) != class_name):
                 raise ValueError(f"{source}, line {number}: {line!r} is not a video in the folder of its class")
@@ -129,7 +129,7 @@ def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> Index
     clips, wanted = {}, {}
     for split, listed in _kinetics_clips(root).items():
         source = place / f"{'train' if split == 'train' else 'val'}_ytid_list.txt"
-        wanted[split] = {_inside(line, source) for _, line in _lines(source)}
+        wanted[split] = {inside(line, source) for _, line in _lines(source)}
         clips[split] = [clip for clip in listed if clip.video in wanted[split]]
     classes = _labels(clips)
     splits, problems = {}, []
@@ -151,6 +151,7 @@ READERS: dict[str, Callable[..., Index]] = {
     "ucf101": ucf101,
     "kinetics400": kinetics400,
     "mini_kinetics200": mini_kinetics200,
+    "coco": coco,
 }
 """Name of a layout -> its reader."""
 
@@ -165,14 +166,6 @@ def _existing(root: Path | str) -> Path:
 def _first(places: Iterable[Path], holding: str) -> Path | None:
     """The first of these folders that holds a file or folder of this name."""
     return next((place for place in places if (place / holding).exists()), None)
-
-
-def _inside(name: str, source: Path) -> str:
-    """A name from an annotation file, if it stays inside the dataset."""
-    path = PureWindowsPath(name)
-    if path.anchor or ".." in path.parts:
-        raise ValueError(f"{source} names {name!r}, which is outside the dataset")
-    return name
 
 
 def _whole(text: str) -> int:
@@ -288,7 +281,7 @@ def _filled(root: Path, index: Index) -> Index:
 
 def _with_problems(index: Index, problems: Iterable[str]) -> Index:
     """The index with more problems."""
-    return Index(index.classes, index.splits, index.kind, (*index.problems, *problems))
+    return dataclasses.replace(index, problems=(*index.problems, *problems))
 
 
 def _without_files(paths: list[Path]) -> list[str]:
@@ -316,7 +309,7 @@ def _flat_validation(val: Path, solution: Path, classes: tuple[str, ...]) -> tup
         wnid = row["PredictionString"].split()[0]
         if wnid not in label_of:
             raise ValueError(f"{solution}, line {number}: there is no class {wnid!r} in train")
-        labels[_inside(row["ImageId"], solution)] = label_of[wnid]
+        labels[inside(row["ImageId"], solution)] = label_of[wnid]
     images = {path.stem: path for path, _ in _media(val, frames=False)}
     test = tuple(Sample(path, labels[name]) for name, path in images.items() if name in labels)
     missing = [val / f"{name}.JPEG" for name in sorted(labels.keys() - images.keys())]
@@ -354,7 +347,7 @@ def _csv_clips(source: Path) -> Iterator[_Clip]:
             raise ValueError(
                 f"{source}, line {number}: {row['time_start']} to {row['time_end']} is not a stretch of time"
             )
-        video, label = _inside(row["youtube_id"], source), _inside(row["label"], source)
+        video, label = inside(row["youtube_id"], source), inside(row["label"], source)
         yield _Clip(video, label, f"{video}_{start:06}_{end:06}")
 
 

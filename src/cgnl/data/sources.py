@@ -1,19 +1,19 @@
 """Where samples come from: files, drawings, or memory."""
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .embedded import EMBEDDED, Drawing
 from .images import read_image
-from .index import Index, Sample, UnreadableError
+from .index import Index, Kind, Sample, Scene, UnreadableError
 from .video import Pick, read_frames
-
-Kind = Literal["images", "videos"]
 
 
 class Source(Protocol):
@@ -136,19 +136,21 @@ class Held:
 def hold_out(index: Index, share: float) -> Index:
     """The index with a test split: a share of the training samples of each class, and never all of them.
 
+    Where pictures have objects of many classes, it is a share of the pictures.
+
     Which ones follows from their names, so that files added later do not mix what was trained on with the rest.
     """
-    by_class: dict[int, list[Sample]] = {}
+    by_class: dict[int, list[Sample | Scene]] = {}
     for sample in index.splits["train"]:
-        by_class.setdefault(sample.label, []).append(sample)
-    test: set[Sample] = set()
+        by_class.setdefault(0 if index.kind == "objects" else sample.label, []).append(sample)
+    test: set[Path] = set()
     for samples in by_class.values():
         count = min(max(1, round(share * len(samples))), len(samples) - 1) if share else 0
-        test.update(sorted(samples, key=_digest)[:count])
+        test.update(sample.path for sample in sorted(samples, key=_digest)[:count])
     train = index.splits["train"]
-    splits = {"train": tuple(s for s in train if s not in test), "test": tuple(s for s in train if s in test)}
-    return Index(index.classes, {**index.splits, **splits}, index.kind, index.problems)
+    splits = {"train": tuple(s for s in train if s.path not in test), "test": tuple(s for s in train if s.path in test)}
+    return dataclasses.replace(index, splits={**index.splits, **splits})
 
 
-def _digest(sample: Sample) -> bytes:
+def _digest(sample: Sample | Scene) -> bytes:
     return hashlib.blake2b(f"{sample.path.parent.name}/{sample.path.name}".encode(errors="surrogateescape")).digest()

@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from .checkpoint import read, whole_file, write
 from .config import Config
 from .schedule import factor, total_epochs
+from .words import epoch_in_words
 
 log = logging.getLogger("cgnl")
 
@@ -75,7 +76,7 @@ class Table(Clock):
         self._since = self._began = time.perf_counter()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        self._samples += len(batch.labels) * trainer.world_size
+        self._samples += len(batch.samples) * trainer.world_size
         if not self.stepped(batch_idx) or not self.ends_epoch(trainer):
             return
         pl_module.gather_problems()
@@ -86,8 +87,7 @@ class Table(Clock):
             "epoch": self.epoch(trainer),
             "step": trainer.global_step,
             "lr": pl_module.lr * factor(self.config.optim, self.steps_per_epoch, trainer.global_step - 1),
-            "train_loss": results["loss"],
-            "train_top1": results["top1"],
+            **{f"train_{name}": results[name] for name in pl_module.TRAIN_COLUMNS},
             "samples_per_second": self._samples / (now - self._began),
             "seconds": self.seconds,
             "unreadable": len(pl_module.problems),
@@ -123,20 +123,9 @@ class Table(Clock):
 
     def tell(self, trainer: pl.Trainer) -> None:
         """Write the table and say its last row."""
-        row = self.rows[-1]
-        test = f", test top-1 {row['test_top1']:7.2%}, loss {row['test_loss']:.3f}" if "test_top1" in row else ""
         if trainer.is_global_zero:
             self.save()
-            log.info(
-                "epoch %*d of %d: loss %.3f, top-1 %7.2f%%%s, %s/s",
-                len(str(self.epochs)),
-                row["epoch"],
-                self.epochs,
-                row["train_loss"],
-                100 * row["train_top1"],
-                test,
-                f"{row['samples_per_second']:,.0f} samples",
-            )
+            log.info("%s", epoch_in_words(self.rows[-1], self.epochs))
 
     def save(self) -> None:
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -202,9 +191,9 @@ class Saver(Clock):
 
     def note_test(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Save after a test."""
-        top1 = pl_module.results["test_top1"]
-        if top1 > self.best:
-            self.best, pl_module.chosen = top1, True
+        result = pl_module.results[pl_module.metric]
+        if result > self.best:
+            self.best, pl_module.chosen = result, True
             trainer.save_checkpoint(self.folder / "best.ckpt")
             pl_module.chosen = False
         trainer.save_checkpoint(self.folder / "last.ckpt")
@@ -229,6 +218,8 @@ class Saver(Clock):
 class Bar(Clock):
     """One progress bar for the whole run: loss, accuracy, samples a second, time left."""
 
+    WORDS: ClassVar = {"loss": "loss {:.3f}", "top1": "top-1 {:.1%}"}
+
     def __init__(self, config: Config, steps_per_epoch: int, console: Console, unit: str):
         super().__init__(config, steps_per_epoch)
         self.unit = unit
@@ -251,18 +242,20 @@ class Bar(Clock):
         self.progress.start()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        self._samples += len(batch.labels) * trainer.world_size
+        self._samples += len(batch.samples) * trainer.world_size
         passed = time.perf_counter() - self._shown_at
         if passed < 0.5:
             return
         if self._values is not None:
-            loss, top1, count = self._values.tolist()  # copied half a second ago: nobody waits for the device
-            state = f"loss {loss / max(count, 1):.3f}  top-1 {top1 / max(count, 1):.1%}"
+            *sums, count = self._values.tolist()  # copied half a second ago: nobody waits for the device
+            means = dict(zip(pl_module.train_tally.SHOWN, (value / max(count, 1) for value in sums), strict=True))
+            state = "  ".join(self.WORDS[name].format(mean) for name, mean in means.items())
             epoch = f"{max(self.epoch(trainer), 1)}/{self.epochs}"
             speed = f"{self._samples / passed:,.0f} {self.unit}/s"
             self.progress.update(self.task, completed=trainer.global_step, epoch=epoch, state=f"{state}  {speed}")
         tally = pl_module.train_tally
-        self._values = torch.stack((tally.loss, tally.top1, tally.count)).to("cpu", non_blocking=True)
+        sums = [getattr(tally, name) for name in (*tally.SHOWN, "count")]
+        self._values = torch.stack(sums).to("cpu", non_blocking=True)
         self._shown_at, self._samples = time.perf_counter(), 0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import nn
 
-from ..data.sources import Kind
-from ..models import create_model
+from ..data.index import Kind
+from ..models import create_model, freeze_early, is_detector
 from .config import Config, Model, build
 
 PREFIX = "network."
@@ -29,6 +29,8 @@ class Trained:
     config: Config
     chosen: bool = False
     """Whether it was chosen, among the epochs of its run, by its own test."""
+    ids: tuple[int, ...] = ()
+    """COCO's numbers of the classes, of a network that finds objects."""
 
 
 def write(checkpoint: Mapping[str, Any], path: Path) -> None:
@@ -79,7 +81,7 @@ def open_trained(path: Path | str) -> Trained:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a network: {error}") from None
     load_network(network, checkpoint, path)
-    return Trained(network.eval(), classes, kind, config, bool(about.get("chosen")))
+    return Trained(network.eval(), classes, kind, config, bool(about.get("chosen")), tuple(about.get("ids", ())))
 
 
 def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:
@@ -93,14 +95,18 @@ def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path |
 
 
 def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Module:
-    """The network of these settings; ``load`` says whether it starts from their weights."""
+    """The network of these settings for this many classes; ``load`` says whether it starts from their weights."""
     options = {"blocks": model.blocks, **model.options} if model.block else {}
     weights = model.weights if load else None
-    name, plain = model.name or "resnet18", {"num_classes": num_classes, "dropout": model.dropout}
+    name = model.name or "resnet18"
+    plain = {"num_classes": num_classes + is_detector(name), "dropout": model.dropout}  # the background is one more
     try:
-        return create_model(name, block=model.block, weights=weights, **plain, **options)
+        network = create_model(name, block=model.block, weights=weights, **plain, **options)
     except TypeError as error:
         wrong = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if wrong is None:
             raise
         raise ValueError(f"model.options.{wrong[1]} is no option of the block {model.block}") from None
+    if model.weights is not None:
+        freeze_early(name, network)  # those of a checkpoint began as they did
+    return network

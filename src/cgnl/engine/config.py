@@ -19,20 +19,31 @@ class Data:
     """Which samples, and how they are seen."""
 
     dataset: str | None = None
-    """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, imagenet, ucf101, kinetics400
-    or mini_kinetics200. Nothing: folder where there is a root, else parts."""
+    """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, imagenet, ucf101,
+    kinetics400, mini_kinetics200, or coco for objects in pictures. Nothing: coco where annotations are named, folder
+    where there is a root, else parts."""
     root: str | None = None
     """Where the dataset is."""
     split: int = 1
     """Which of the three splits of UCF101."""
     lists: str | None = None
     """Where the id lists of Mini-Kinetics-200 are, if not in root."""
+    annotations: str | None = None
+    """COCO: the annotation file, in root. Nothing: annotations/instances_train*.json."""
+    images: str | None = None
+    """COCO: the folder, in root, of the pictures it names. Nothing: train* or what is there."""
+    test_annotations: str | None = None
+    """COCO: the annotation file to test by. Nothing: annotations/instances_val*.json."""
+    test_images: str | None = None
+    """COCO: the folder of its pictures. Nothing: val*, or images."""
+    test_on: Literal["test", "train"] = "test"
+    """train: test on the very samples of the training, to see how well they were learned."""
     holdout: float = 0.2
     """Share of each class that is kept for testing where the dataset has no test split."""
     samples: int = 2000
     """Training samples of an embedded dataset; a quarter as many are for testing."""
     size: int = 224
-    """Side of the square the network is trained on."""
+    """Side of the square the network is trained on; of pictures with objects, the shorter side."""
     area: tuple[float, float] = (0.08, 1.25)
     """Share of the picture that a training crop covers."""
     flip: bool = True
@@ -40,7 +51,9 @@ class Data:
     test_size: int | None = None
     """Side of the square the network is tested on. Nothing: size for pictures, test_short_side for videos."""
     test_short_side: int = 256
-    """Side to which the shorter one is brought before the test crop."""
+    """Side to which the shorter one is brought before the test crop, if there is one."""
+    long_side: int = 1333
+    """Pictures with objects are made smaller where the longer side would be more than this."""
     frames: int = 32
     """Frames of a clip."""
     stride: int = 2
@@ -62,7 +75,8 @@ class Model:
     """Which network."""
 
     name: str | None = None
-    """One of those `cgnl models` lists. Nothing: resnet18 for pictures, c2d_resnet18 for videos."""
+    """One of those `cgnl models` lists. Nothing: resnet18 for pictures, c2d_resnet18 for videos, maskrcnn_resnet50_fpn
+    for objects."""
     block: Literal["cgnl", "cgnlx", "nl", "residual"] | None = "cgnl"
     """Block that is inserted; null for none."""
     blocks: int = 1
@@ -81,7 +95,7 @@ class Optim:
 
     lr: float | None = None
     """Learning rate for a global batch of 256; it grows and shrinks with batch_size. Nothing: 0.01 from weights of a
-    trained network, 0.1 from random ones."""
+    trained network, 0.1 from random ones; 0.32 for objects."""
     batch_size: int = 64
     """Samples of one step, over all devices and accumulated parts."""
     accumulate: int = 1
@@ -90,6 +104,8 @@ class Optim:
     """After the warm-up."""
     warmup_epochs: int = 3
     """Before the others: the learning rate rises in a line."""
+    warmup_steps: int = 0
+    """Steps at the very beginning over which it rises as well, where a whole epoch would be too long."""
     schedule: Literal["cosine", "step"] = "cosine"
     """cosine: down to zero. step: a tenth at each of drops."""
     drops: tuple[int, ...] = (31, 61, 81)
@@ -109,11 +125,15 @@ class Paper:
     """What the paper reports for a row of a table."""
 
     table: str
-    """Which table and row."""
-    top1: float
-    """Per cent."""
+    """Which table and row. All numbers are per cent."""
+    top1: float | None = None
     top5: float | None = None
-    """Per cent."""
+    box_ap: float | None = None
+    box_ap50: float | None = None
+    box_ap75: float | None = None
+    mask_ap: float | None = None
+    mask_ap50: float | None = None
+    mask_ap75: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +169,7 @@ class Config:
     save_every: int = 1000
     """Steps between checkpoints, beside those after each test."""
     patience: int | None = None
-    """Stop after this many tests without a better top-1."""
+    """Stop after this many tests without a better result."""
     tensorboard: bool = False
     """Write curves for TensorBoard too."""
 
@@ -275,6 +295,7 @@ def check(config: Config) -> Config:
         "data.test_crops": data.test_crops,
         "data.test_size": data.test_size,
         "data.test_short_side": data.test_short_side,
+        "data.long_side": data.long_side,
         "optim.lr": optim.lr,
         "optim.batch_size": optim.batch_size,
         "optim.accumulate": optim.accumulate,
@@ -290,7 +311,12 @@ def check(config: Config) -> Config:
     for name, value in positive.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name} = {value} must be more than 0")
-    whole = {"optim.warmup_epochs": optim.warmup_epochs, "data.bad_limit": data.bad_limit, "data.workers": data.workers}
+    whole = {
+        "optim.warmup_epochs": optim.warmup_epochs,
+        "optim.warmup_steps": optim.warmup_steps,
+        "data.bad_limit": data.bad_limit,
+        "data.workers": data.workers,
+    }
     for name, value in whole.items():
         if value is not None and value < 0:
             raise ValueError(f"{name} = {value} must not be below 0")
@@ -303,6 +329,8 @@ def check(config: Config) -> Config:
     for name, value in shares.items():
         if value is not None and not 0 <= value < 1:
             raise ValueError(f"{name} = {value} must be at least 0 and below 1")
+    if config.paper is not None and config.paper.top1 is None and config.paper.box_ap is None:
+        raise ValueError("paper.top1 or paper.box_ap is missing")
     if not 0 < data.area[0] <= data.area[1]:
         raise ValueError(f"data.area = {data.area} must be a small and a large share")
     return config

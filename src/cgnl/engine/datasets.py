@@ -4,11 +4,12 @@ import dataclasses
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..data.index import Index
+from ..data.index import Index, Kind, Scene
 from ..data.loading import View
 from ..data.readers import READERS
-from ..data.sources import Drawn, Files, Kind, Source, hold_out
+from ..data.sources import Drawn, Files, hold_out
 from ..spelling import nearest
 from .config import EMBEDDED, Data
 
@@ -23,16 +24,21 @@ class Dataset:
     name: str
     classes: tuple[str, ...]
     kind: Kind
-    train: Source
-    test: Source
+    train: Any
+    """A ``Source``, or a tuple of ``Scene``s where the kind is objects."""
+    test: Any
     problems: tuple[str, ...] = ()
     """What is not as it should be, a sentence each."""
+    ids: tuple[int, ...] = ()
+    """COCO's numbers of the classes."""
 
 
 def dataset_name(data: Data) -> str:
     """The dataset that is meant."""
     if data.dataset is not None:
         return data.dataset
+    if data.annotations is not None:
+        return "coco"
     return "parts" if data.root is None else "folder"
 
 
@@ -41,35 +47,62 @@ def open_dataset(data: Data) -> Dataset:
     name = dataset_name(data)
     if name in EMBEDDED:
         train, test = Drawn(name, TRAIN_SEED, data.samples), Drawn(name, TEST_SEED, max(1, data.samples // 4))
-        return Dataset(name, train.classes, train.kind, train, test)
+        return Dataset(name, train.classes, train.kind, train, train if data.test_on == "train" else test)
     if name not in READERS:
         raise ValueError(f"there is no dataset {name!r}{nearest(name, [*EMBEDDED, *READERS])}")
     if data.root is None:
         raise ValueError(f"data.root must say where {name} is")
     index = read_index(data)
+    if data.test_on == "train":
+        index = dataclasses.replace(index, splits=index.splits | {"test": index.splits["train"]})
     held_out = "test" not in index.splits
     if held_out:
         index = hold_out(index, data.holdout)
     for split in ("train", "test"):
         if not index.splits[split]:
             raise ValueError(f"{data.root} has no samples to {split} on")
-    taught = {sample.label for sample in index.splits["train"]}
+    taught = {label for sample in index.splits["train"] for label in sample.labels}
     problems = list(index.problems)
     if held_out:
-        problems.append(f"{data.root} has no test split: {data.holdout:.0%} of each class are kept for testing")
+        share = f"{data.holdout:.0%} of {'the pictures' if index.kind == 'objects' else 'each class'}"
+        problems.append(f"{data.root} has no test split: {share} are kept for testing")
+    if data.test_on == "train":
+        problems.append("the tests are on the training samples, as data.test_on says")
     if without := [c for label, c in enumerate(index.classes) if label not in taught]:
         names = ", ".join(without[:3]) + (" and others" if len(without) > 3 else "")
         problems.append(f"{len(without):,} of {len(index.classes):,} classes have no training sample: {names}")
+    if index.kind == "objects":
+        return _with_objects(name, index, problems)
     train, test = (Files(index.splits[split], index.kind) for split in ("train", "test"))
     return Dataset(name, index.classes, index.kind, train, test, tuple(problems))
+
+
+def _with_objects(name: str, index: Index, problems: list[str]) -> Dataset:
+    """Pictures without an object are not trained on, as is usual, but tested on."""
+    filled = {split: tuple(s for s in index.splits[split] if has_objects(s)) for split in ("train", "test")}
+    for split, scenes in filled.items():
+        if not scenes:
+            raise ValueError(f"no picture of {name} has an object to {split} on")
+    if empty := len(index.splits["train"]) - len(filled["train"]):
+        problems.append(f"{empty:,} training pictures have no objects: they are left out of the training")
+    return Dataset(name, index.classes, index.kind, filled["train"], index.splits["test"], tuple(problems), index.ids)
+
+
+def has_objects(scene: Scene) -> bool:
+    """Whether there is anything but crowds in it."""
+    return not all(thing.crowd for thing in scene.objects)
+
+
+def best_metric(kind: Kind) -> str:
+    """The number by which tests are compared."""
+    return "box_ap" if kind == "objects" else "top1"
 
 
 def read_index(data: Data) -> Index:
     """The files of a dataset, by the reader of its layout."""
     reader = READERS[dataset_name(data)]
-    options = {"split": data.split, "lists": data.lists}
-    takes = inspect.signature(reader).parameters
-    return reader(Path(data.root or "."), **{name: value for name, value in options.items() if name in takes})
+    takes = [name for name in inspect.signature(reader).parameters if name != "root"]
+    return reader(Path(data.root or "."), **{name: getattr(data, name) for name in takes})
 
 
 def view_in_training(data: Data) -> View:

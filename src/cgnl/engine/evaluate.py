@@ -7,9 +7,10 @@ from typing import Any
 
 from .checkpoint import open_trained
 from .config import build, merge, nested, plain
-from .datasets import open_dataset
+from .datasets import best_metric, open_dataset
 from .loaders import Loaders
-from .words import describe
+from .train import make_task, trainer_options
+from .words import NAMES, describe
 
 
 def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
@@ -19,7 +20,8 @@ def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) ->
         checkpoint: best.ckpt or last.ckpt of a run.
         more: further checkpoints.
         json: print JSON.
-        settings: what is to be other than in training, such as data.root=elsewhere or data.test_clips=5.
+        settings: what is to be other than in training, such as data.root=elsewhere, data.test_clips=5 or
+            data.test_on=train.
     """
     from .trainer import first_process
 
@@ -32,20 +34,19 @@ def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) ->
             print("\n".join([f"{path}{result['of']}", *result["words"]]))
     if not first_process():
         return
-    top1 = [result["test"]["test_top1"] for result in results]
-    mean = sum(top1) / len(top1)
+    metric = results[0]["metric"]
+    mean = sum(result["test"][f"test_{metric}"] for result in results) / len(results)
     if json:
         tests = [{"checkpoint": p, **r["test"]} for p, r in zip(paths, results, strict=True)]
-        print(json_module.dumps({"tests": tests, "mean_top1": mean}, indent=2))
+        print(json_module.dumps({"tests": tests, f"mean_{metric}": mean}, indent=2))
     elif more:
         splits = {result["of"] for result in results}
         what = "the three splits of UCF101" if len(splits) == len(paths) == 3 else f"{len(paths)} checkpoints"
-        print(f"mean of {what}: top-1 {mean:.2%}")
+        print(f"mean of {what}: {NAMES[metric]} {mean:.2%}")
 
 
 def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> dict[str, Any]:
     """The results of a test, in numbers and words."""
-    from .task import Classification
     from .trainer import make_trainer
 
     overrides = nested(settings or {})
@@ -58,20 +59,20 @@ def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> 
     config = build(merge(merge(plain(trained.config), machine), overrides))
     dataset = open_dataset(config.data)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))
-    if dataset.classes != trained.classes or dataset.kind != trained.kind:
+    if (dataset.classes, dataset.kind, dataset.ids) != (trained.classes, trained.kind, trained.ids):
         raise ValueError(
             f"{checkpoint} knows {len(trained.classes)} classes of {trained.kind}, "
             f"which are not the {len(dataset.classes)} classes of {dataset.kind} of {dataset.name}"
         )
-    trainer = make_trainer(config, logger=False)
+    trainer = make_trainer(config, logger=False, **trainer_options(dataset))
     at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
-    task = Classification(trained.network, config, trained.classes, trained.kind, at_once=at_once)
+    task = make_task(trained.network, config, dataset, at_once=at_once)
     loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world)
     trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
     of = f", split {config.data.split} of UCF101" if dataset.name == "ucf101" else ""
     words = describe(task.results, dataset.kind, len(dataset.classes))
-    if trained.chosen:
+    if trained.chosen and config.data.test_on == trained.config.data.test_on:
         words.append("this epoch was chosen by its result on these very samples; last.ckpt was not")
     if task.problems:
         words.append(f"{len(task.problems)} samples could not be read: {sorted(task.problems)[0]}")
-    return {"test": task.results, "words": words, "of": of}
+    return {"test": task.results, "words": words, "of": of, "metric": best_metric(dataset.kind)}

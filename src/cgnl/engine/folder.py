@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..extras import need
-from .config import Config, plain, read_recipe
+from .config import Config, build, plain, read_recipe
 
 log = logging.getLogger("cgnl")
 
@@ -22,6 +22,7 @@ STARTED_IN = "CGNL_RUN_FOLDER"
 """Environment variable by which a process tells those it starts where the run is."""
 MAY_CHANGE = ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "tensorboard")
 MAY_CHANGE_OF_DATA = ("root", "lists", "workers", "cache", "bad_limit")
+MAY_CHANGE_OF_DATA += ("annotations", "images", "test_annotations", "test_images")
 """Settings that a run may go on with although they were others when it began."""
 
 
@@ -73,7 +74,7 @@ def shared(folder: Path) -> Iterator[None]:
 
 def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
     """Refuse to go on with other settings than those the run began with."""
-    before, now = checkpoint["cgnl"]["config"], plain(config)
+    before, now = plain(build(checkpoint["cgnl"]["config"])), plain(config)  # settings that are new have their defaults
     for group in ("", "data", "model", "optim"):
         old, new = (before.get(group, {}), now[group]) if group else (before, now)
         for name, value in new.items():

@@ -4,11 +4,14 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
-from ..data.loading import Batch, EvalBatches, EvalSet, TrainBatches, TrainSet, loader
+from ..data.loading import EvalBatches, EvalSet, TrainBatches, TrainSet, loader
+from ..data.scenes import SceneEvalSet, SceneTrainSet, aspect_groups
 from ..data.sources import Held, Source
 from .config import EMBEDDED, Config
 from .datasets import Dataset, view_in_test, view_in_training
@@ -26,7 +29,7 @@ class Aside:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         aside, batches = torch.cuda.Stream(self.device), iter(self.batches)
         while True:
             with torch.cuda.stream(aside):
@@ -36,7 +39,7 @@ class Aside:
                 batch = batch.to(self.device)
             here = torch.cuda.current_stream(self.device)
             here.wait_stream(aside)
-            for tensor in (batch.pixels, batch.labels):
+            for tensor in batch.tensors():
                 tensor.record_stream(here)  # or its memory would be given away before the step has read it
             yield batch
 
@@ -55,20 +58,28 @@ class Loaders:
     def train(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader | Aside:
         """The training batches of all epochs, from number ``first`` on."""
         data, seed, accumulate = self.config.data, self.config.seed, self.config.optim.accumulate
-        source = self._source("train", self.dataset.train)
-        batches = TrainBatches(
-            len(source), batch_size, epochs, seed, first=first, rank=self.rank, world=self.world, accumulate=accumulate
-        )
-        later = self.device.type == "cuda" and data.cache == "none"
-        loader = self._loader(TrainSet(source, view_in_training(data), seed, data.bad_limit, later), batches)
+        source, groups = self.dataset.train, None
+        if isinstance(source, tuple):
+            samples, groups = SceneTrainSet(source, seed, data.flip, data.bad_limit), aspect_groups(source)
+        else:
+            later = self.device.type == "cuda" and data.cache == "none"
+            held = self._source("train", source)
+            samples = TrainSet(held, view_in_training(data), seed, data.bad_limit, later)
+        share = {"rank": self.rank, "world": self.world, "accumulate": accumulate}
+        batches = TrainBatches(len(source), batch_size, epochs, seed, first=first, groups=groups, **share)
+        loader = self._loader(samples, batches)
         return Aside(loader, self.device) if self.device.type == "cuda" else loader
 
     def test(self, batch_size: int, full: bool) -> DataLoader:
         """Every test sample once, with all its views or one."""
-        view = view_in_test(self.config.data, self.dataset.kind, full)
-        source = self._source("test", self.dataset.test)
-        at_once = max(1, batch_size // (view.clips * view.crops))
-        return self._loader(EvalSet(source, view), EvalBatches(len(source), at_once, self.rank, self.world))
+        source, at_once = self.dataset.test, batch_size
+        if isinstance(source, tuple):
+            samples = SceneEvalSet(source)
+        else:
+            view = view_in_test(self.config.data, self.dataset.kind, full)
+            samples = EvalSet(self._source("test", source), view)
+            at_once = max(1, batch_size // (view.clips * view.crops))
+        return self._loader(samples, EvalBatches(len(source), at_once, self.rank, self.world))
 
     def _source(self, split: str, source: Source) -> Source:
         """The samples, decoded once where that is asked for."""
@@ -79,7 +90,7 @@ class Loaders:
             log.info("%s samples decoded: %.1f GiB held on %s", split, held.bytes / 2**30, self.device)
         return self._held[split]
 
-    def _loader(self, samples: TrainSet | EvalSet, batches: TrainBatches | EvalBatches) -> DataLoader:
+    def _loader(self, samples: TorchDataset, batches: TrainBatches | EvalBatches) -> DataLoader:
         held = self.config.data.cache == "gpu"  # read by the process that owns the device
         return loader(samples, batches, 0 if held else self._workers(), self.device.type == "cuda" and not held)
 

@@ -1,4 +1,4 @@
-"""``cgnl predict``: name what is in files, with a checkpoint and nothing else."""
+"""``cgnl predict``: name or find what is in files, with a checkpoint and nothing else."""
 
 import csv as csv_module
 import json as json_module
@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from ..data.images import is_image_file
-from ..data.index import Sample
+from ..data.index import Kind, Sample
 from ..data.loading import EvalSet
-from ..data.sources import Files, Kind
+from ..data.sources import Files
 from ..data.transforms import network_input
 from ..data.video import is_video_file
 from .checkpoint import Trained, open_trained
@@ -33,16 +33,25 @@ class Prediction:
 
 
 def command(
-    checkpoint: str, *files: str, top: int = 5, json: bool = False, csv: bool = False, device: str = "auto"
+    checkpoint: str,
+    *files: str,
+    top: int = 5,
+    json: bool = False,
+    csv: bool = False,
+    draw: str | None = None,
+    threshold: float | None = None,
+    device: str = "auto",
 ) -> None:
-    """Name what is in files.
+    """Name what is in files, or find the objects in pictures.
 
     Args:
         checkpoint: best.ckpt or last.ckpt of a run.
         files: pictures, videos, folders of frames, or folders of these.
         top: how many classes to name.
-        json: print JSON.
+        json: print JSON; for objects, COCO's result format.
         csv: print CSV.
+        draw: objects: a folder for the pictures with boxes, masks and labels.
+        threshold: objects: the lowest score. Nothing: 0.5, and everything that was found for JSON.
         device: cpu, cuda, or auto.
     """
     if top < 1 or (json and csv):
@@ -51,17 +60,41 @@ def command(
         raise ValueError("name a file or a folder to look at")
     trained = open_trained(checkpoint)
     paths = find(files, trained.kind)
-    results = predictions(trained, paths, top, device)
-    failed = (_json if json else _csv if csv else _table)(results)
+    if trained.kind == "objects":
+        if csv:
+            raise ValueError("objects are printed in words or as --json, not as --csv")
+        failed = _find_objects(trained, paths, json, draw, threshold, device)
+    else:
+        if draw is not None or threshold is not None:
+            raise ValueError(
+                f"--draw and --threshold are for networks that find objects: {checkpoint} names {trained.kind}"
+            )
+        results = predictions(trained, paths, top, device)
+        failed = (_json if json else _csv if csv else _table)(results)
     for sentence in failed:
         print(f"cgnl predict: {sentence}", file=sys.stderr)
     if failed:
         raise ValueError(f"{len(failed)} of {len(paths)} could not be read")
 
 
+def _find_objects(
+    trained: Trained, paths: list[Path], json: bool, draw: str | None, threshold: float | None, device: str
+) -> list[str]:
+    """Find objects in pictures, and say, print or draw them; returns the sentences on what could not be read."""
+    from . import finding
+
+    lowest = threshold if threshold is not None else (0.0 if json else finding.SURE)
+    if not 0 <= lowest <= 1:
+        raise ValueError(f"threshold = {lowest} must be from 0 to 1")
+    results = finding.findings(trained, paths, chosen_device(device), lowest)
+    if draw is not None:
+        results = finding.drawn(results, Path(draw))
+    return (finding.json if json else finding.table)(results)
+
+
 def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
     """The pictures or videos that are meant; a folder stands for all that are in it."""
-    wanted = is_image_file if kind == "images" else is_video_file
+    wanted = is_video_file if kind == "videos" else is_image_file
     found: list[Path] = []
     for path in map(Path, files):
         if not path.exists():
@@ -69,7 +102,7 @@ def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
         if not path.is_dir():
             if kind == "videos" and is_image_file(path):
                 raise ValueError(f"{path} is a picture, and the network was trained on videos")
-            if kind == "images" and is_video_file(path):
+            if kind != "videos" and is_video_file(path):
                 raise ValueError(f"{path} is a video, and the network was trained on pictures")
             found.append(path)
             continue
@@ -78,9 +111,18 @@ def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
         if kind == "videos":
             inside += [f for f in folders if any(map(is_image_file, f.iterdir()))]
         if not inside:
-            raise ValueError(f"{path} holds no {'pictures' if kind == 'images' else 'videos'}")
+            raise ValueError(f"{path} holds no {'videos' if kind == 'videos' else 'pictures'}")
         found += inside
     return found
+
+
+def chosen_device(device: str) -> str:
+    """The device that is meant, if it is there."""
+    gpu = torch.cuda.is_available()
+    device = ("cuda" if gpu else "cpu") if device == "auto" else device
+    if device != "cpu" and not (gpu and device.startswith("cuda")):
+        raise ValueError(f"there is no device {device!r} here")
+    return device
 
 
 @torch.inference_mode()
@@ -88,10 +130,7 @@ def predictions(
     trained: Trained, paths: Sequence[Path | str], top: int = 5, device: str = "auto"
 ) -> Iterator[Prediction]:
     """What each file shows; for a video the probabilities are averaged over its clips and crops."""
-    gpu = torch.cuda.is_available()
-    device = ("cuda" if gpu else "cpu") if device == "auto" else device
-    if device != "cpu" and not (gpu and device.startswith("cuda")):
-        raise ValueError(f"there is no device {device!r} here")
+    device = chosen_device(device)
     network = trained.network.to(device).eval()
     files = Files([Sample(Path(p), 0) for p in paths], trained.kind)
     samples = EvalSet(files, view_in_test(trained.config.data, trained.kind))

@@ -8,14 +8,19 @@ BATCH_OF_THE_RATE = 256
 """The learning rate is given for this many samples a step."""
 
 
-def peak(optim: Optim, batch_size: int, pretrained: bool) -> float:
+def peak(optim: Optim, batch_size: int, pretrained: bool, objects: bool = False) -> float:
     """The highest learning rate, for a global batch of this size."""
-    rate = optim.lr if optim.lr is not None else (0.01 if pretrained else 0.1)
-    return rate * batch_size / BATCH_OF_THE_RATE
+    usual = 0.32 if objects else 0.01 if pretrained else 0.1
+    return (usual if optim.lr is None else optim.lr) * batch_size / BATCH_OF_THE_RATE
 
 
 def factor(optim: Optim, steps_per_epoch: int, step: int) -> float:
     """The share of the highest learning rate that step number ``step``, counted from 0, is made with."""
+    return min(1.0, (step + 1) / (optim.warmup_steps + 1)) * _after_steps(optim, steps_per_epoch, step)
+
+
+def _after_steps(optim: Optim, steps_per_epoch: int, step: int) -> float:
+    """The same without the warm-up of the first steps."""
     warmup = optim.warmup_epochs * steps_per_epoch
     if step < warmup:
         return (step + 1) / (warmup + 1)

@@ -1,7 +1,8 @@
-"""The Lightning module: one training step, one test, the optimizer."""
+"""The Lightning modules: one training step, one test, the optimizer."""
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,38 +12,32 @@ import torchmetrics
 from torch import Tensor, nn
 
 from ..data.draws import generator
+from ..data.index import Kind
 from ..data.loading import Batch
-from ..data.sources import Kind
+from ..data.scenes import SceneBatch
 from ..data.transforms import network_input
 from . import schedule
 from .config import Config, plain
+from .datasets import best_metric
 
 log = logging.getLogger("cgnl")
 
 
-class Tally(torchmetrics.Metric):
-    """Loss, top-1 and top-5 accuracy over samples that are counted once each, over all processes."""
+class Sums(torchmetrics.Metric):
+    """Numbers that are added up over all samples and processes."""
 
-    SUMS = ("loss", "top1", "top5", "count")
+    SUMS: Sequence[str] = ("loss", "count")
+    SHOWN: Sequence[str] = ("loss",)
+    """Those a progress bar shows, for each sample."""
     full_state_update = False
 
     loss: Tensor
-    top1: Tensor
-    top5: Tensor
     count: Tensor
 
     def __init__(self):
         super().__init__()
         for name in self.SUMS:
             self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-
-    def update(self, losses: Tensor, scores: Tensor, labels: Tensor) -> None:
-        """``losses`` [B] or their mean, ``scores`` [B, K], ``labels`` [B]."""
-        best = scores.topk(min(5, scores.shape[1]), dim=1).indices == labels[:, None]  # [B, 5]
-        self.loss += losses.detach().double().mean() * len(labels)
-        self.top1 += best[:, 0].sum()
-        self.top5 += best.sum()
-        self.count += len(labels)
 
     def sums(self) -> list[float]:
         """What was counted so far, by all processes."""
@@ -56,16 +51,33 @@ class Tally(torchmetrics.Metric):
 
     def compute(self) -> dict[str, float]:
         count = max(float(self.count), 1.0)
-        return {
-            "loss": float(self.loss) / count,
-            "top1": float(self.top1) / count,
-            "top5": float(self.top5) / count,
-            "count": int(self.count),
-        }
+        means = {name: float(getattr(self, name)) / count for name in self.SUMS if name != "count"}
+        return {**means, "count": int(self.count)}
 
 
-class Classification(pl.LightningModule):
-    """A network that learns to name samples."""
+class Tally(Sums):
+    """Loss, top-1 and top-5 accuracy over samples that are counted once each, over all processes."""
+
+    SUMS = ("loss", "top1", "top5", "count")
+    SHOWN = ("loss", "top1")
+
+    top1: Tensor
+    top5: Tensor
+
+    def update(self, losses: Tensor, scores: Tensor, labels: Tensor) -> None:
+        """``losses`` [B] or their mean, ``scores`` [B, K], ``labels`` [B]."""
+        best = scores.topk(min(5, scores.shape[1]), dim=1).indices == labels[:, None]  # [B, 5]
+        self.loss += losses.detach().double().mean() * len(labels)
+        self.top1 += best[:, 0].sum()
+        self.top5 += best.sum()
+        self.count += len(labels)
+
+
+class Task(pl.LightningModule):
+    """A network that learns: what is the same whatever it learns."""
+
+    TRAIN_COLUMNS: Sequence[str] = ("loss",)
+    """What is written down of the training, of all that is counted."""
 
     def __init__(
         self,
@@ -80,7 +92,7 @@ class Classification(pl.LightningModule):
     ):
         super().__init__()
         self.network, self.config, self.classes, self.kind = network, config, classes, kind
-        self.train_tally, self.test_tally, self.view_tally = Tally(), Tally(), Tally()
+        self.train_tally = self.make_tally()
         self.lr, self.steps_per_epoch, self.at_once, self.counts = lr, steps_per_epoch, at_once, counts
         self.chosen = False
         """Whether what is saved was chosen by its own test."""
@@ -88,23 +100,129 @@ class Classification(pl.LightningModule):
         """Sentences on files that could not be read."""
         self.results: dict[str, float] = {}
         """Of the last test."""
+        self.metric = f"test_{best_metric(kind)}"
+        """The result by which tests are compared."""
         if config.channels_last:
             network.to(memory_format=torch.channels_last_3d if kind == "videos" else torch.channels_last)
+
+    def make_tally(self) -> Sums:
+        """What counts during training."""
+        return Sums()
+
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint says, beside the rest, of this kind of network."""
+        return {}
+
+    def on_train_batch_start(self, batch: Batch | SceneBatch, batch_idx: int) -> None:
+        self.note(batch)
+        if not len(batch.samples):
+            raise ValueError(f"no sample of a batch could be read: {batch.problems[0]}")
+        draws = generator(self.config.seed, batch_idx, self.global_rank)  # dropout follows from the step alone
+        torch.manual_seed(draws.initial_seed())
+
+    def on_validation_epoch_start(self) -> None:
+        if processes() > 1:  # test what the first process will save
+            for buffer in self.network.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+    def conclude_test(self, results: dict[str, float]) -> None:
+        """Keep the results of a test, if anything was tested."""
+        if not results["count"]:
+            raise ValueError(f"no test sample could be read; one is: {sorted(self.problems)[0]}")
+        self.results = {f"test_{name}": value for name, value in results.items()}
+        self.log(self.metric, self.results[self.metric], logger=False)
+
+    def note(self, batch: Batch | SceneBatch) -> None:
+        """Count unreadable samples."""
+        new = set(batch.problems) - self.problems
+        self.problems |= new
+        for problem in sorted(new):
+            log.warning("skipped: %s", problem)
+        if processes() == 1:
+            self.check_problems()
+
+    def gather_problems(self) -> None:
+        """Let every process know what the others could not read."""
+        if processes() == 1:
+            return
+        all_of_them: list[Any] = [None] * processes()
+        torch.distributed.all_gather_object(all_of_them, self.problems)
+        together = set().union(*all_of_them)
+        for problem in sorted(together - self.problems):
+            log.warning("skipped: %s", problem)
+        self.problems = together
+        self.check_problems()
+
+    def check_problems(self) -> None:
+        """Stop when too many samples are unreadable."""
+        if len(self.problems) > self.config.data.bad_limit:
+            raise ValueError(
+                f"{len(self.problems)} samples cannot be read, which is more than data.bad_limit = "
+                f"{self.config.data.bad_limit}; one is: {sorted(self.problems)[0]}"
+            )
+
+    def configure_optimizers(self) -> Any:
+        optim = self.config.optim
+        sgd = torch.optim.SGD(
+            [parameter for parameter in self.network.parameters() if parameter.requires_grad],
+            lr=self.lr,
+            momentum=optim.momentum,
+            weight_decay=optim.weight_decay,
+            nesterov=optim.nesterov,
+            fused=self.device.type == "cuda" and self.config.precision != "16",  # clipping scaled gradients forbids it
+        )
+        rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: schedule.factor(optim, self.steps_per_epoch, step))
+        return {"optimizer": sgd, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        tally = self.train_tally.sums()
+        if not math.isfinite(tally[0]):
+            raise ValueError(f"the loss is {tally[0]}, so nothing is saved: lower optim.lr or lengthen the warm-up")
+        checkpoint["cgnl"] = {
+            "config": plain(self.config),
+            "classes": list(self.classes),
+            "kind": self.kind,
+            **self.about(),
+            "results": dict(self.results),
+            "problems": sorted(self.problems),
+            "tally": tally,
+            "counts": list(self.counts),
+            "chosen": self.chosen,
+            "finished": bool(self.trainer.should_stop),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.problems = set(checkpoint["cgnl"]["problems"])
+        self.results = dict(checkpoint["cgnl"]["results"])
+        if self.global_rank == 0:  # the sums are those of all processes
+            self.train_tally.restore(checkpoint["cgnl"]["tally"])
+
+
+def processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+class Classification(Task):
+    """A network that learns to name samples."""
+
+    TRAIN_COLUMNS = ("loss", "top1")
+
+    train_tally: Tally
+
+    def __init__(self, network: nn.Module, config: Config, *rest: Any, **options: Any):
+        super().__init__(network, config, *rest, **options)
+        self.test_tally, self.view_tally = Tally(), Tally()
         if config.compile:
             network.compile()
+
+    def make_tally(self) -> Tally:
+        return Tally()
 
     def forward(self, pixels: Tensor) -> Tensor:
         """uint8 [B, 3, H, W] or [B, T, 3, H, W] -> [B, K]."""
         # Tests do not run the compiled network: their last batch has a size of its own, and compiling takes longer.
         network = self.network if self.training else self.network.forward
         return network(network_input(pixels, self.config.channels_last)).float()
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        self.note(batch)
-        if not len(batch.labels):
-            raise ValueError(f"no sample of a batch could be read: {batch.problems[0]}")
-        draws = generator(self.config.seed, batch_idx, self.global_rank)  # dropout follows from the step alone
-        torch.manual_seed(draws.initial_seed())
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002
         logits = self(batch.pixels)
@@ -124,88 +242,12 @@ class Classification(pl.LightningModule):
         scores = logits.softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
         self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), scores, batch.labels)
 
-    def on_validation_epoch_start(self) -> None:
-        if _processes() > 1:  # test what the first process will save
-            for buffer in self.network.buffers():
-                torch.distributed.broadcast(buffer, src=0)
-
     def on_validation_epoch_end(self) -> None:
         self.gather_problems()
         results, views = self.test_tally.compute(), self.view_tally.compute()
-        if not results["count"]:
-            raise ValueError(f"no test sample could be read; one is: {sorted(self.problems)[0]}")
-        self.results = {f"test_{name}": value for name, value in results.items()}
+        self.conclude_test(results)
         if self.kind == "videos":
             self.results["test_clip_top1"] = views["top1"]
             self.results["test_views"] = views["count"] // results["count"]
         for tally in (self.test_tally, self.view_tally):
             tally.reset()
-        self.log("test_top1", self.results["test_top1"], logger=False)
-
-    def note(self, batch: Batch) -> None:
-        """Count unreadable samples."""
-        new = set(batch.problems) - self.problems
-        self.problems |= new
-        for problem in sorted(new):
-            log.warning("skipped: %s", problem)
-        if _processes() == 1:
-            self.check_problems()
-
-    def gather_problems(self) -> None:
-        """Let every process know what the others could not read."""
-        if _processes() == 1:
-            return
-        all_of_them: list[Any] = [None] * _processes()
-        torch.distributed.all_gather_object(all_of_them, self.problems)
-        together = set().union(*all_of_them)
-        for problem in sorted(together - self.problems):
-            log.warning("skipped: %s", problem)
-        self.problems = together
-        self.check_problems()
-
-    def check_problems(self) -> None:
-        """Stop when too many samples are unreadable."""
-        if len(self.problems) > self.config.data.bad_limit:
-            raise ValueError(
-                f"{len(self.problems)} samples cannot be read, which is more than data.bad_limit = "
-                f"{self.config.data.bad_limit}; one is: {sorted(self.problems)[0]}"
-            )
-
-    def configure_optimizers(self) -> Any:
-        optim = self.config.optim
-        sgd = torch.optim.SGD(
-            self.network.parameters(),
-            lr=self.lr,
-            momentum=optim.momentum,
-            weight_decay=optim.weight_decay,
-            nesterov=optim.nesterov,
-            fused=self.device.type == "cuda" and self.config.precision != "16",  # clipping scaled gradients forbids it
-        )
-        rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: schedule.factor(optim, self.steps_per_epoch, step))
-        return {"optimizer": sgd, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        tally = self.train_tally.sums()
-        if not math.isfinite(tally[0]):
-            raise ValueError(f"the loss is {tally[0]}, so nothing is saved: lower optim.lr or lengthen the warm-up")
-        checkpoint["cgnl"] = {
-            "config": plain(self.config),
-            "classes": list(self.classes),
-            "kind": self.kind,
-            "results": dict(self.results),
-            "problems": sorted(self.problems),
-            "tally": tally,
-            "counts": list(self.counts),
-            "chosen": self.chosen,
-            "finished": bool(self.trainer.should_stop),
-        }
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.problems = set(checkpoint["cgnl"]["problems"])
-        self.results = dict(checkpoint["cgnl"]["results"])
-        if self.global_rank == 0:  # the sums are those of all processes
-            self.train_tally.restore(checkpoint["cgnl"]["tally"])
-
-
-def _processes() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..models import is_detector
 from . import schedule
 from .checkpoint import build_network, load_network, read
 from .config import EMBEDDED, Config, Data, load, to_yaml
@@ -28,9 +29,9 @@ class Result:
 
     folder: Path
     test: dict[str, float]
-    """After the last epoch: top-1, top-5 and loss; for videos over all views."""
+    """After the last epoch: top-1, top-5 and loss; for videos over all views; for objects COCO's numbers."""
     best: float
-    """Highest top-1 of the tests between epochs."""
+    """Highest top-1, or average precision of boxes, of the tests between epochs."""
     rows: tuple[dict[str, Any], ...]
     """One for each epoch, as in ``metrics.csv``."""
     unreadable: int
@@ -46,8 +47,9 @@ def command(recipe: str | None = None, *, resume: bool = False, **settings: Any)
         settings: what is to be other than in the recipe, such as data.root=my_birds.
     """
     if recipe is None:
-        name = dataset_name(Data(settings.get("data.dataset"), settings.get("data.root")))
-        recipe = name if name in EMBEDDED else None
+        given: dict[str, Any] = {name: settings.get(f"data.{name}") for name in ("dataset", "root", "annotations")}
+        name = dataset_name(Data(**given))
+        recipe = name if name in EMBEDDED else "base_objects" if name == "coco" else None
     train(load(recipe, settings), resume)
 
 
@@ -71,7 +73,6 @@ def train(config: Config, resume: bool = False) -> Result:
 
 def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, console: Any, resume: bool) -> Result:
     from .callbacks import Bar, Saver, Stopped, Table
-    from .task import Classification
     from .trainer import averaging, first_process, make_trainer, seed_everything, stopping, tensorboard
 
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
@@ -85,7 +86,8 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
         (folder / "config.yaml").write_text(to_yaml(config))
         (folder / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
-    lr = schedule.peak(config.optim, batch_size, pretrained=config.model.weights is not None)
+    objects = dataset.kind == "objects"
+    lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, objects)
     at_once = batch_size // (config.world * config.optim.accumulate)
     introduce(config, dataset, network, batch_size, lr, folder)
     if folder.name != config.name and not resume:
@@ -98,9 +100,9 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
         log.info("it starts from random weights; model.weights=FILE starts from others")
 
     counts = (len(dataset.train), len(dataset.test))
-    task = Classification(network, config, dataset.classes, dataset.kind, lr, steps_per_epoch, at_once, counts)
+    task = make_task(network, config, dataset, lr=lr, steps_per_epoch=steps_per_epoch, at_once=at_once, counts=counts)
     table, saver = Table(config, steps_per_epoch, folder), Saver(config, steps_per_epoch, folder)
-    callbacks = [table, *averaging(config), *stopping(config), saver]
+    callbacks = [table, *averaging(config), *stopping(config, task.metric), saver]
     if first_process() and console.is_terminal:
         callbacks.append(Bar(config, steps_per_epoch, console, "clips" if dataset.kind == "videos" else "images"))
     trainer = make_trainer(
@@ -115,6 +117,7 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
         val_check_interval=steps_per_epoch * config.optim.accumulate * config.test_every,
         accumulate_grad_batches=config.optim.accumulate,
         gradient_clip_val=config.optim.clip_norm,
+        **trainer_options(dataset),
     )
     loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world)
     batches = loaders.train(batch_size, epochs, first=begin.step * config.optim.accumulate)
@@ -131,8 +134,8 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
         log.info("stopped: the same command with --resume goes on from the last checkpoint")
         raise SystemExit(130) from None
     if trainer.global_step < epochs * steps_per_epoch:
-        log.info("stopped early: %d tests without a better top-1", config.patience or 0)
-    if "test_top1" not in table.rows[-1]:
+        log.info("stopped early: %d tests without a better result", config.patience or 0)
+    if task.metric not in table.rows[-1]:
         trainer.validate(task, tests, verbose=False)
         table.note_test(trainer, task)
         saver.note_test(trainer, task)
@@ -145,10 +148,27 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
     return result
 
 
+def make_task(network: nn.Module, config: Config, dataset: Dataset, **options: Any) -> Any:
+    """The Lightning module for what a dataset asks for."""
+    if dataset.kind == "objects":
+        from .detection import Detection
+
+        options |= {"ids": dataset.ids, "scenes": dataset.test}
+        return Detection(network, config, dataset.classes, dataset.kind, **options)
+    from .task import Classification
+
+    return Classification(network, config, dataset.classes, dataset.kind, **options)
+
+
+def trainer_options(dataset: Dataset) -> dict[str, Any]:
+    """What Lightning's trainer is told of a dataset."""
+    return {"benchmark": False} if dataset.kind == "objects" else {}  # each size of picture would be measured anew
+
+
 def check_input(network: nn.Module, config: Config, dataset: Dataset) -> None:
     """Refuse clips and pictures that are too small for the network, without computing anything."""
     view = view_in_training(config.data)
-    if view.size is None:
+    if view.size is None or dataset.kind == "objects":
         return
     shape = (view.frames, view.size, view.size) if dataset.kind == "videos" else (view.size, view.size)
     try:
@@ -186,8 +206,14 @@ def start_of(last: Path | None, config: Config, dataset: Dataset, network: nn.Mo
 
 def resolved(config: Config, dataset: Dataset) -> Config:
     """The settings with everything that was left open decided."""
-    networks = {"images": "resnet18", "videos": "c2d_resnet18"}
+    networks = {"images": "resnet18", "videos": "c2d_resnet18", "objects": "maskrcnn_resnet50_fpn"}
     model = dataclasses.replace(config.model, name=config.model.name or networks[dataset.kind])
+    if is_detector(str(model.name)) != (dataset.kind == "objects"):
+        what = "objects to find" if dataset.kind == "objects" else "no objects"
+        raise ValueError(f"model.name = {model.name} does not fit {dataset.name}, which has {what}")
+    for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
+        if refused and dataset.kind == "objects":
+            raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")
     data = dataclasses.replace(config.data, dataset=dataset.name)
     block = f"{model.block}{model.blocks}" if model.block else "plain"
     name = config.name or f"{dataset_name(data)}_{model.name}_{block}"

@@ -68,7 +68,6 @@ def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> 
         precision=PRECISIONS[precision],
         sync_batchnorm=config.sync_batchnorm and config.world > 1 and accelerator == "gpu",
         deterministic=config.deterministic,
-        benchmark=not config.deterministic,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         enable_checkpointing=False,
@@ -76,7 +75,7 @@ def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> 
         enable_model_summary=False,
         default_root_dir=folder,
         plugins=[WholeFiles(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])],
-        **options,
+        **{"benchmark": not config.deterministic, **options},
     )
 
 
@@ -93,11 +92,9 @@ def averaging(config: Config) -> list[Any]:
     return [Average(multi_avg_fn=get_ema_multi_avg_fn(config.optim.ema))] if config.optim.ema else []
 
 
-def stopping(config: Config) -> list[Any]:
+def stopping(config: Config, metric: str = "test_top1") -> list[Any]:
     """Stopping when tests do not get better, if it is asked for."""
-    if config.patience is None:
-        return []
-    return [EarlyStopping("test_top1", mode="max", patience=config.patience)]
+    return [] if config.patience is None else [EarlyStopping(metric, mode="max", patience=config.patience)]
 
 
 def tensorboard(config: Config, folder: Path) -> Any:

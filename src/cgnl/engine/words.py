@@ -8,9 +8,26 @@ from torch import nn
 
 from ..surgery import inserted
 from .config import Config
-from .datasets import Dataset
+from .datasets import Dataset, best_metric
 
 log = logging.getLogger("cgnl")
+
+NAMES = {"top1": "top-1", "top5": "top-5"} | {
+    f"{kind}_{number}": f"{kind} {number.upper()}" for kind in ("box", "mask") for number in ("ap", "ap50", "ap75")
+}
+"""What is reported of a test."""
+
+
+def epoch_in_words(row: dict[str, Any], epochs: int) -> str:
+    """A row of the table of epochs."""
+    words = [f"epoch {row['epoch']:{len(str(epochs))}d} of {epochs}: loss {row['train_loss']:.3f}"]
+    if "train_top1" in row:
+        words.append(f"top-1 {row['train_top1']:7.2%}")
+    if "test_top1" in row:
+        words.append(f"test top-1 {row['test_top1']:7.2%}, loss {row['test_loss']:.3f}")
+    if "test_box_ap" in row:
+        words.append(f"test AP of boxes {_ap(row['test_box_ap'])}, of masks {_ap(row['test_mask_ap'])}")
+    return ", ".join([*words, f"{row['samples_per_second']:,.0f} samples/s"])
 
 
 def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: int, lr: float, folder: object) -> None:
@@ -45,16 +62,18 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
 
 def conclude(config: Config, dataset: Dataset, result: Any) -> None:
     """Say what came out, and write it down."""
-    numbers = {"best_top1": result.best, "unreadable": result.unreadable, "seconds": result.seconds}
+    metric = best_metric(dataset.kind)
+    numbers = {f"best_{metric}": result.best, "unreadable": result.unreadable, "seconds": result.seconds}
     (result.folder / "results.json").write_text(json.dumps(result.test | numbers, indent=2) + "\n")
     speeds = sorted(row["samples_per_second"] for row in result.rows) or [0.0]
     log.info("")
     for line in describe(result.test, dataset.kind, len(dataset.classes)):
         log.info("%s", line)
-    log.info("best test between epochs: top-1 %.2f%%", 100 * result.best)
+    log.info("best test between epochs: %s %.2f%%", NAMES[metric], 100 * result.best)
     if config.paper:
-        top5 = f", top-5 {config.paper.top5:.2f}%" if config.paper.top5 else ""
-        log.info("the paper: top-1 %.2f%%%s (%s)", config.paper.top1, top5, config.paper.table)
+        reported = {name: getattr(config.paper, name) for name in NAMES}
+        said = ", ".join(f"{NAMES[name]} {value:.2f}%" for name, value in reported.items() if value is not None)
+        log.info("the paper: %s (%s)", said, config.paper.table)
     if result.unreadable:
         log.info("%d samples could not be read; they are named in %s", result.unreadable, result.folder / "log.txt")
     minutes, seconds = divmod(round(result.seconds), 60)
@@ -65,6 +84,8 @@ def conclude(config: Config, dataset: Dataset, result: Any) -> None:
 
 def describe(test: dict[str, float], kind: str, classes: int) -> list[str]:
     """The results of a test in words."""
+    if kind == "objects":
+        return _precision(test)
     top5 = f", top-5 {test['test_top5']:.2%}" if classes > 5 else ""
     count, chance = round(test["test_count"]), f"chance {1 / classes:.2%}"
     if kind == "images":
@@ -75,3 +96,22 @@ def describe(test: dict[str, float], kind: str, classes: int) -> list[str]:
         f"test: video accuracy ({averaged}): top-1 {test['test_top1']:.2%}{top5} of {count:,} videos ({chance})",
         f"      clip accuracy (each view by itself): top-1 {test['test_clip_top1']:.2%} of {count * views:,} views",
     ]
+
+
+def _precision(test: dict[str, float]) -> list[str]:
+    """COCO's numbers of a test, in per cent."""
+    lines = [f"test: average precision on {round(test['test_count']):,} pictures (IoU 0.50:0.95; at 0.50; at 0.75)"]
+    for kind in ("box", "mask"):
+        ap, ap50, ap75, *areas = (_ap(test[f"test_{kind}_{n}"]) for n in ("ap", "ap50", "ap75", *_AREAS))
+        by_area = ", ".join(f"{area.removeprefix('ap_')} {value}" for area, value in zip(_AREAS, areas, strict=True))
+        recall = _ap(test[f"test_{kind}_ar_100"])
+        lines.append(f"  {kind:5} AP {ap}, AP50 {ap50}, AP75 {ap75}; {by_area}; recall {recall}")
+    return lines
+
+
+_AREAS = ("ap_small", "ap_medium", "ap_large")
+
+
+def _ap(value: float) -> str:
+    """In per cent, or a line where there is nothing to find."""
+    return "-" if value < 0 else f"{100 * value:.2f}"

@@ -2,18 +2,28 @@
 
 import functools
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from ..extras import need
 from ..surgery import STAGES, Factory, insert, placement
 from .resnet import resnet
 from .video import c2d_resnet, i3d_resnet
-from .weights import LoadReport, load_reference_checkpoint, load_weights
+from .weights import BODY, LoadReport, load_reference_checkpoint, load_weights
 
-__all__ = ["NETWORKS", "LoadReport", "create_model", "load_reference_checkpoint", "load_weights"]
+
+def _detector(form: str, num_classes: int, dropout: float, caffe: bool = False) -> nn.Module:
+    """Mask R-CNN; torchvision's detection is imported only where it is asked for."""
+    from . import detection
+
+    return getattr(detection, f"maskrcnn_{form}")(num_classes, dropout, caffe)
+
+
+__all__ = ["NETWORKS", "LoadReport", "create_model", "is_detector", "load_reference_checkpoint", "load_weights"]
 
 NETWORKS: dict[str, Callable[[int, float], nn.Module]] = {
     **{f"resnet{depth}": functools.partial(resnet, depth) for depth in STAGES},
@@ -21,8 +31,15 @@ NETWORKS: dict[str, Callable[[int, float], nn.Module]] = {
     **{f"c2d_resnet{depth}": functools.partial(c2d_resnet, depth) for depth in (18, 34, 50, 101)},
     **{f"c2d_resnet{depth}_caffe": functools.partial(c2d_resnet, depth, caffe=True) for depth in (50, 101)},
     **{f"i3d_resnet{depth}": functools.partial(i3d_resnet, depth) for depth in (50, 101)},
+    **{f"maskrcnn_resnet50_{form}": functools.partial(_detector, form) for form in ("fpn", "c4")},
+    **{f"maskrcnn_resnet50_{form}_caffe": functools.partial(_detector, form, caffe=True) for form in ("fpn", "c4")},
 }
 """Name -> function of the number of classes and the dropout."""
+
+
+def is_detector(name: str) -> bool:
+    """Whether the network of this name finds objects, and does not name pictures."""
+    return name.startswith("maskrcnn_")
 
 
 def create_model(
@@ -30,7 +47,7 @@ def create_model(
     *,
     block: str | Factory | None = None,
     blocks: int = 1,
-    num_classes: int = 1000,
+    num_classes: int | None = None,
     weights: str | Path | None = None,
     dropout: float = 0.5,
     after: list[str] | None = None,
@@ -40,23 +57,29 @@ def create_model(
 
     Args:
         name: one of ``cgnl.models.NETWORKS``: ``resnet{18,34,50,101,152}``, ``resnet{50,101,152}_caffe``,
-            ``c2d_resnet{18,34,50,101}``, ``c2d_resnet{50,101}_caffe``, ``i3d_resnet{50,101}``.
+            ``c2d_resnet{18,34,50,101}``, ``c2d_resnet{50,101}_caffe``, ``i3d_resnet{50,101}``,
+            ``maskrcnn_resnet50_{fpn,c4}``, ``maskrcnn_resnet50_{fpn,c4}_caffe``.
         block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, or what else ``insert`` takes; None for none.
         blocks: 1 (in res4) or 5 (2 in res3, 3 in res4), placed by ``placement``.
-        num_classes: outputs of the classifier.
-        weights: a file with a state dict (an image network's is inflated for video), or the name of torchvision's
-            weights, such as ``"IMAGENET1K_V1"``. What was loaded, new and ignored goes to the log.
-        dropout: before the classifier.
+        num_classes: outputs of the classifier, 1000 unless given; of Mask R-CNN, with the background, 91.
+        weights: a file with a state dict (an image network's is inflated for video, and becomes the backbone of
+            Mask R-CNN, whose first layers it freezes), or the name of torchvision's weights, such as
+            ``"IMAGENET1K_V1"``. What was loaded, new and ignored goes to the log.
+        dropout: before the classifier; Mask R-CNN has none.
         after: names of modules to put blocks behind, instead of ``blocks``.
         block_options: arguments of the block, such as ``groups=4`` or ``norm="group"``.
 
     Returns:
-        [B, 3, H, W] (images) or [B, 3, T, H, W] (video) -> [B, num_classes].
+        [B, 3, H, W] (images) or [B, 3, T, H, W] (video) -> [B, num_classes]; for Mask R-CNN see ``models.detection``.
     """
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(NETWORKS)}")
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got num_classes = {num_classes}")
+    if num_classes is None:
+        num_classes = 91 if is_detector(name) else 1000
+    if num_classes < 1 + is_detector(name):
+        background = ", with the background" if is_detector(name) else ""
+        least = 1 + is_detector(name)
+        raise ValueError(f"num_classes must be at least {least}{background}, got num_classes = {num_classes}")
     if block is None and (after or block_options):
         raise ValueError(f"no block is asked for, but options of one are given: {', '.join(block_options) or 'after'}")
     model = NETWORKS[name](num_classes, dropout)
@@ -65,22 +88,39 @@ def create_model(
     if weights is not None:
         report = load_weights(model, weights if Path(weights).exists() else _torchvision_weights(name, str(weights)))
         logging.getLogger("cgnl").info("%s from %s: %s", name, weights, report)
+        freeze_early(name, model)
     return model
 
 
+def freeze_early(name: str, model: nn.Module) -> None:
+    """Keep the first layers of a Mask R-CNN, up to res2, as their weights are; other networks are trained whole."""
+    if is_detector(name):
+        for parameter in early_layers(model):
+            parameter.requires_grad_(False)
+
+
+def early_layers(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of a Mask R-CNN up to res2."""
+    early = (f"{BODY}conv1.", f"{BODY}layer1.")
+    return [parameter for name, parameter in model.named_parameters() if name.startswith(early)]
+
+
 def _torchvision_weights(name: str, weights: str) -> dict:
-    image_network = name.removeprefix("c2d_").removeprefix("i3d_").removesuffix("_caffe")
     if name.endswith("_caffe"):
         raise ValueError(f"there is no file {weights}, and torchvision has no weights for {name}")
-    known = need("torchvision.models", "vision").get_model_weights(image_network)
-    if weights not in known.__members__:
-        raise ValueError(
-            f"{weights} is neither a file nor one of torchvision's weights: {', '.join(known.__members__)}"
-        )
+    image_network = re.sub(r"^(c2d|i3d|maskrcnn)_|_(fpn|c4)$", "", name)
+    networks = [image_network, name] if name == "maskrcnn_resnet50_fpn" else [image_network]
+    find = need("torchvision.models", "vision").get_model_weights
+    known = {entry.name: entry for network in networks for entry in find(network)}
+    if weights not in known:
+        raise ValueError(f"{weights} is neither a file nor one of torchvision's weights: {', '.join(known)}")
     try:
-        return known[weights].get_state_dict(progress=False, check_hash=True)
+        state = known[weights].get_state_dict(progress=False, check_hash=True)
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise OSError(
             f"torchvision's {weights} cannot be downloaded ({reason}): give a file of weights, or none"
         ) from None
+    if weights == "COCO_V1":  # its frozen norms have no eps
+        state |= {f"{n.removesuffix('running_var')}eps": torch.zeros(()) for n in state if n.endswith("running_var")}
+    return state

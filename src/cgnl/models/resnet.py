@@ -22,9 +22,9 @@ class Classifier(nn.Linear):
         return f"{super().extra_repr()}, dropout={self.dropout}"
 
 
-def resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False) -> nn.Module:
+def resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False, **options) -> nn.Module:
     """torchvision's ResNet with dropout before its classifier. [B, 3, H, W] -> [B, num_classes]."""
-    model = getattr(need("torchvision.models", "vision"), f"resnet{depth}")(weights=None)
+    model = getattr(need("torchvision.models", "vision"), f"resnet{depth}")(weights=None, **options)
     model.fc = Classifier(model.fc.in_features, num_classes, dropout)
     if caffe:
         for stage in (model.layer2, model.layer3, model.layer4):

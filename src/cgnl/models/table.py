@@ -2,12 +2,13 @@
 
 import json as json_
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from . import NETWORKS, create_model
+from . import NETWORKS, create_model, detection, is_detector
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,15 @@ class Cost:
     gmacs: float
 
 
-def cost(network: str, size: int = 224, frames: int = 32, num_classes: int = 1000, **options) -> Cost:
+def cost(network: str, size: int = 224, frames: int = 32, num_classes: int | None = None, **options) -> Cost:
     """Count on the meta device: nothing is computed, and no memory is used."""
     video = network.startswith(("c2d", "i3d"))
     shape = (frames, size, size) if video else (size, size)
     with torch.device("meta"):
         model = create_model(network, num_classes=num_classes, **options).eval()
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model(torch.empty(1, 3, *shape))
+            run = partial(detection.dense_pass, model) if is_detector(network) else model
+            run(torch.empty(1, 3, *shape))
     parameters = sum(p.numel() for p in model.parameters())
     blocks = f"{options.get('blocks', 1)} {options['block']}" if options.get("block") else "-"
     return Cost(network, blocks, " x ".join(map(str, shape)), parameters, counter.get_total_flops() / 2e9)
@@ -41,7 +43,7 @@ def models(
     groups: int | None = None,
     size: int = 224,
     frames: int = 32,
-    num_classes: int = 1000,
+    num_classes: int | None = None,
     json: bool = False,
 ) -> None:
     """List the networks that can be built, with parameters and multiply-adds.
@@ -53,7 +55,7 @@ def models(
         groups: channel groups of the block.
         size: height and width of the input.
         frames: length of a clip, for video networks.
-        num_classes: outputs of the classifier.
+        num_classes: outputs of the classifier, 1000 unless given; of Mask R-CNN, with the background, 91.
         json: print JSON instead of a table.
     """
     if size < 1 or frames < 8:
@@ -76,9 +78,12 @@ def models(
     if json:
         print(json_.dumps([asdict(row) for row in rows], indent=2))
         return
-    print(f"{'network':18} {'blocks':10} {'input':16} {'parameters':>12} {'GMACs':>9}")
+    wide = max(18, *(len(row.network) for row in rows))
+    print(f"{'network':{wide}} {'blocks':10} {'input':16} {'parameters':>12} {'GMACs':>9}")
     for row in rows:
-        print(f"{row.network:18} {row.blocks:10} {row.input:16} {row.parameters / 1e6:10.2f} M {row.gmacs:9.3f}")
+        print(f"{row.network:{wide}} {row.blocks:10} {row.input:16} {row.parameters / 1e6:10.2f} M {row.gmacs:9.3f}")
     print("\nGMACs: multiply-adds of convolutions, matrix products and the block's sums for one input. 1 MAC = 2 FLOP.")
+    if any(is_detector(row.network) for row in rows):
+        print(f"Mask R-CNN: with {detection.PROPOSALS} proposals and {detection.DETECTIONS} detections.")
     for problem in problems:
         print(f"left out, {problem}")

@@ -14,6 +14,11 @@ from ..extras import need
 from ..surgery import inserted
 from .video import inflate_weight
 
+BODY, HEAD = "backbone.body.", "roi_heads.box_head."
+"""Where the stages of a ResNet are in a Mask R-CNN: all of them in its body, or res5 in its head."""
+CLASSIFIERS = ("fc.", "roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
+"""Layers whose size is the number of classes."""
+
 
 @dataclass(frozen=True)
 class LoadReport:
@@ -32,24 +37,31 @@ class LoadReport:
 def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -> LoadReport:
     """Load a state dict, or a file that holds one, into a network of ours or any other.
 
-    Image weights are inflated for a video network. New may be whole inserted blocks; new here and ignored there, a
-    classifier (``fc``) for another number of classes. Anything else that does not fit raises ``ValueError`` and changes
-    nothing.
+    Image weights are inflated for a video network, and become the backbone of a Mask R-CNN. New may be whole inserted
+    blocks, and all but the backbone; new here and ignored there, classifiers for another number of classes. Anything
+    else that does not fit raises ``ValueError`` and changes nothing.
     """
     state = weights if isinstance(weights, Mapping) else read_state_dict(weights)
     here = model.state_dict()
+    image_network = "conv1.weight" in state and f"{BODY}conv1.weight" in here
+    if image_network:
+        state = {_in_backbone(name, here): value for name, value in state.items()}
     state = {name: _inflate_to(value, here.get(name)) for name, value in state.items()}
-    head = {name for name in here if name in state and name.startswith("fc.")}
-    same_features = all(state[name].shape[1:] == here[name].shape[1:] for name in head)
+    head = {name for name in here if name in state and name.startswith(CLASSIFIERS)}
+    same_features = all(_features(state[name]) == _features(here[name]) for name in head)
     ignored = head if same_features and any(state[name].shape != here[name].shape for name in head) else set()
+    ignored |= {name for name in state if image_network and name.startswith("fc.")}
     state = {name: value for name, value in state.items() if name not in ignored}
 
     untouched = tuple(b for b in (f"{n}." for n in inserted(model)) if not any(name.startswith(b) for name in state))
     new = [name for name in here if name not in state]
     allowed = {n for n in new if n.startswith(untouched) or n in ignored or n.endswith("num_batches_tracked")}
+    if image_network:
+        allowed |= {name for name in new if not name.startswith((BODY, f"{HEAD}layer4."))}
+    kept_by_norms = tuple(f"{n}." for n, module in model.named_modules() if hasattr(module, "running_var"))
     problems = {
         "missing": [name for name in new if name not in allowed],
-        "unexpected": [name for name in state if name not in here],
+        "unexpected": [n for n in state if n not in here and not _of_a_norm(n, kept_by_norms)],
         "of another shape": [n for n in state if n in here and state[n].shape != here[n].shape],
     }
     if any(problems.values()):
@@ -117,6 +129,24 @@ def _inflate_to(value: Tensor, like: Tensor | None) -> Tensor:
     if like is None or (value.ndim, like.ndim) != (4, 5):
         return value
     return inflate_weight(value, like.shape[2])
+
+
+def _in_backbone(name: str, here: Mapping[str, Tensor]) -> str:
+    """What an entry of an image ResNet is called in a Mask R-CNN."""
+    stem = name.removesuffix("num_batches_tracked")
+    near = stem if stem == name else f"{stem}running_var"
+    within = next((prefix for prefix in (BODY, HEAD) if f"{prefix}{near}" in here), "")
+    return f"{within}{name}"
+
+
+def _features(weight: Tensor) -> tuple[int, ...]:
+    """All of a shape but the outputs."""
+    return tuple(weight.shape[1:])
+
+
+def _of_a_norm(name: str, norms: tuple[str, ...]) -> bool:
+    """Whether it is something that a frozen norm takes although it does not always have it."""
+    return name.startswith(norms) and name.endswith((".num_batches_tracked", ".eps"))
 
 
 def _some(names: Iterable[str], most: int = 4) -> str:

@@ -1,0 +1,242 @@
+"""Objects in pictures, in COCO's annotation format: read, checked, and written again for evaluation."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .index import Index, Object, Scene, inside
+
+NAMED_AT_MOST = 10
+"""Faulty annotations that are described one by one before the rest is only named by id."""
+SMALLEST = 1e-3
+"""Pixels: a side that is shorter vanishes in float32."""
+
+
+def coco(
+    root: Path | str,
+    annotations: str | None = None,
+    images: str | None = None,
+    test_annotations: str | None = None,
+    test_images: str | None = None,
+) -> Index:
+    """COCO's own layout, or any annotation file with any folder of pictures.
+
+    In COCO's layout ``annotations/instances_train2017.json`` describes ``train2017``, and ``instances_val2017.json``
+    describes ``val2017``; other years and names in their places are found too.
+
+    Args:
+        root: the folder. The other paths are relative to it.
+        annotations: the file for training.
+        images: the pictures it names.
+        test_annotations: the file for testing.
+        test_images: the pictures that one names.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder")
+    train = root / annotations if annotations else _find(root, ("train",))
+    if train is None:
+        raise ValueError(f"{root} has no annotations/instances_train*.json: let data.annotations name the file")
+    test = root / test_annotations if test_annotations else (None if annotations else _find(root, ("val", "test")))
+    content, faults = _read(train), Faults()
+    categories = _categories(train, content)
+    splits = {"train": _scenes(train, content, _pictures(root, train, images), categories, faults)}
+    if test is not None:
+        folder = _pictures(root, test, test_images or images)
+        splits["test"] = _scenes(test, _read(test), folder, categories, faults)
+    if not any(scene.objects for scene in splits["train"]):
+        reason = next(iter(faults.sentences()), "none is listed")
+        raise ValueError(f"{train} has no object that can be trained on: {reason}")
+    return Index(tuple(categories.values()), splits, "objects", tuple(faults.sentences()), tuple(categories))
+
+
+def _find(root: Path, splits: Iterable[str]) -> Path | None:
+    """The annotation file of the first of these splits, the latest year first."""
+    for split in splits:
+        for place in (root / "annotations", root):
+            if found := sorted(place.glob(f"instances_{split}*.json")):
+                return found[-1]
+    return None
+
+
+def _pictures(root: Path, annotations: Path, given: str | None) -> Path:
+    """The folder of the pictures of an annotation file."""
+    if given is not None:
+        if not (root / given).is_dir():
+            raise ValueError(f"{root / given} is not a folder")
+        return root / given
+    name = annotations.stem.partition("_")[2]
+    places = [root / name, root / "images" / name, root / name.rstrip("0123456789"), root / "images"]
+    return next((place for place in places if name and place.is_dir()), root)
+
+
+def _read(source: Path) -> dict[str, Any]:
+    """An annotation file with its three lists."""
+    if not source.is_file():
+        raise ValueError(f"there is no file {source}")
+    try:
+        content = json.loads(source.read_text(encoding="utf-8"))
+    except ValueError as error:  # of JSON or of UTF-8
+        raise ValueError(f"{source} is not JSON: {str(error).partition(chr(10))[0]}") from None
+    for name in ("images", "annotations", "categories"):
+        rows = content.get(name) if isinstance(content, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"{source} is no COCO annotation file: it has no list of {name}")
+    return content
+
+
+def _categories(source: Path, content: dict[str, Any]) -> dict[int, str]:
+    """category_id -> name, in order."""
+    names: dict[int, str] = {}
+    for row in content["categories"]:
+        if not _is_id(row.get("id")) or not isinstance(row.get("name"), str):
+            raise ValueError(f"{source} has a category without a number and a name: {row}")
+        if row["id"] in names:
+            raise ValueError(f"{source} lists category {row['id']} twice: {names[row['id']]} and {row['name']}")
+        names[row["id"]] = row["name"]
+    if not names:
+        raise ValueError(f"{source} lists no categories")
+    return dict(sorted(names.items()))
+
+
+@dataclass
+class Faults:
+    """Annotations and pictures that cannot be used, and why."""
+
+    said: list[str] = field(default_factory=list)
+    only_named: dict[str, list[object]] = field(default_factory=dict)
+
+    def add(self, source: Path, number: object, reason: str) -> None:
+        """An annotation that is left out, or a part of it."""
+        if len(self.said) < NAMED_AT_MOST:
+            self.said.append(f"{source.name}: annotation {number} {reason}")
+        else:
+            self.only_named.setdefault(source.name, []).append(number)
+
+    def sentences(self) -> list[str]:
+        """What is wrong; every faulty annotation is named by its id."""
+        more = [
+            f"{name}: {len(numbers):,} more annotations are faulty: {', '.join(map(str, numbers))}"
+            for name, numbers in self.only_named.items()
+        ]
+        return [*self.said, *more]
+
+
+def _scenes(
+    source: Path, content: dict[str, Any], folder: Path, categories: dict[int, str], faults: Faults
+) -> tuple[Scene, ...]:
+    """The pictures of an annotation file that are there, each with the objects that can be used."""
+    label_of = {number: label for label, number in enumerate(categories)}
+    pictures: dict[int, dict[str, Any]] = {}
+    for row in content["images"]:
+        if not _is_id(row.get("id")) or not isinstance(row.get("file_name"), str):
+            raise ValueError(f"{source} has a picture without an id and a file_name: {row}")
+        if row["id"] in pictures:
+            raise ValueError(f"{source} lists image {row['id']} twice")
+        if not all(_is_id(row.get(side)) and row[side] > 0 for side in ("height", "width")):
+            raise ValueError(f"{source} does not say the height and width of image {row['id']} ({row['file_name']})")
+        pictures[row["id"]] = {**row, "path": folder / inside(row["file_name"], source)}
+    missing = {number for number, row in pictures.items() if not row["path"].is_file()}
+    objects: dict[int, list[Object]] = {number: [] for number in pictures}
+    seen: set[int] = set()
+    for place, row in enumerate(content["annotations"]):
+        number, of, category = row.get("id"), row.get("image_id"), row.get("category_id")
+        picture = pictures.get(of) if _is_id(of) else None
+        if not _is_id(number):
+            faults.add(source, f"number {place + 1} of the file", "has no id")
+        elif number in seen:
+            faults.add(source, number, "is listed twice")
+        elif picture is None:
+            faults.add(source, number, f"names image {of}, which is not listed")
+        elif picture["id"] in missing:
+            faults.add(source, number, f"is of {picture['path']}, which is missing")
+        elif not _is_id(category) or category not in label_of:
+            faults.add(source, number, f"has the category {category}, which is not listed")
+        else:
+            seen.add(number)
+            thing, problem = _object(row, label_of[category], picture["height"], picture["width"])
+            if problem:
+                faults.add(source, number, problem)
+            if thing is not None:
+                objects[picture["id"]].append(thing)
+    without = sorted(missing - {row["image_id"] for row in content["annotations"] if _is_id(row.get("image_id"))})
+    if without:
+        more = f" and {len(without) - 1:,} others without objects are" if len(without) > 1 else " is"
+        faults.said.append(f"{pictures[without[0]]['path']}{more} listed but missing")
+    return tuple(
+        Scene(row["path"], number, row["height"], row["width"], tuple(objects[number]))
+        for number, row in pictures.items()
+        if number not in missing
+    )
+
+
+def _object(row: dict[str, Any], label: int, height: int, width: int) -> tuple[Object | None, str | None]:
+    """An annotation's object, if it has one, and what is wrong with the annotation, if anything is."""
+    box: Any = row.get("bbox")
+    shape: Any = row.get("segmentation")
+    if not _are_numbers(box, 4):
+        return None, f"has a box that is not four numbers: {box}"
+    x, y, w, h = map(float, box)
+    if min(min(x + w, width) - max(x, 0), min(y + h, height) - max(y, 0)) < SMALLEST:
+        return None, f"has a box without area in its picture of {width} x {height}: {box}"
+    problem = None
+    if isinstance(shape, list) and shape and all(isinstance(polygon, list) for polygon in shape):
+        whole = [p for p in shape if _are_numbers(p) and len(p) >= 6 and len(p) % 2 == 0]
+        if len(whole) < len(shape):
+            short = next(p for p in shape if p not in whole)
+            problem = f"has a polygon of {len(short) / 2:g} points"
+        shape = whole
+        if not shape:
+            return None, problem
+    elif not _is_rle(shape, height, width):
+        return None, f"has neither polygons nor a run-length encoding of {width} x {height} pixels"
+    given: Any = row.get("area")
+    area = float(given) if _are_numbers([given], 1) else w * h
+    return Object(row["id"], label, (x, y, w, h), shape, area, row.get("iscrowd") == 1), problem
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_numbers(values: object, count: int | None = None) -> bool:
+    """Whether it is a list of finite numbers, of this length."""
+    return (
+        isinstance(values, list)
+        and len(values) == (len(values) if count is None else count)
+        and all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    )
+
+
+def _is_rle(shape: object, height: int, width: int) -> bool:
+    """Whether it is a run-length encoding of a picture of this size."""
+    if not isinstance(shape, dict) or shape.get("size") != [height, width]:
+        return False
+    counts: Any = shape.get("counts")
+    if isinstance(counts, str):
+        return bool(counts)
+    return _are_numbers(counts) and min(counts, default=-1) >= 0 and sum(counts) == height * width
+
+
+def ground_truth(scenes: Sequence[Scene], ids: Sequence[int]) -> dict[str, Any]:
+    """Scenes as the content of an annotation file; ``ids`` are the categories of the classes."""
+    return {
+        "images": [{"id": scene.id, "height": scene.height, "width": scene.width} for scene in scenes],
+        "categories": [{"id": number, "name": str(number)} for number in ids],
+        "annotations": [
+            {
+                "id": thing.id,
+                "image_id": scene.id,
+                "category_id": ids[thing.label],
+                "bbox": list(thing.box),
+                "segmentation": thing.segmentation,
+                "area": thing.area,
+                "iscrowd": int(thing.crowd),
+            }
+            for scene in scenes
+            for thing in scene.objects
+        ],
+    }
