@@ -83,15 +83,21 @@ def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
     return found
 
 
+def find_device(device: str) -> str:
+    """cpu or cuda, for auto what there is."""
+    gpu = torch.cuda.is_available()
+    device = ("cuda" if gpu else "cpu") if device == "auto" else device
+    if device != "cpu" and not (gpu and device.startswith("cuda")):
+        raise ValueError(f"there is no device {device!r} here")
+    return device
+
+
 @torch.inference_mode()
 def predictions(
     trained: Trained, paths: Sequence[Path | str], top: int = 5, device: str = "auto"
 ) -> Iterator[Prediction]:
     """What each file shows; for a video the probabilities are averaged over its clips and crops."""
-    gpu = torch.cuda.is_available()
-    device = ("cuda" if gpu else "cpu") if device == "auto" else device
-    if device != "cpu" and not (gpu and device.startswith("cuda")):
-        raise ValueError(f"there is no device {device!r} here")
+    device = find_device(device)
     network = trained.network.to(device).eval()
     files = Files([Sample(Path(p), 0) for p in paths], trained.kind)
     samples = EvalSet(files, view_in_test(trained.config.data, trained.kind))

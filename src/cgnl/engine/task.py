@@ -88,6 +88,8 @@ class Classification(pl.LightningModule):
         """Sentences on files that could not be read."""
         self.results: dict[str, float] = {}
         """Of the last test."""
+        self.right: dict[int, bool] | None = None
+        """Whether each test sample was named rightly, for those who put a dict here."""
         if config.channels_last:
             network.to(memory_format=torch.channels_last_3d if kind == "videos" else torch.channels_last)
         if config.compile:
@@ -123,6 +125,9 @@ class Classification(pl.LightningModule):
         self.view_tally.update(F.cross_entropy(logits, labels), logits, labels)
         scores = logits.softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
         self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), scores, batch.labels)
+        if self.right is not None:
+            named = (scores.argmax(1) == batch.labels).tolist()
+            self.right.update(zip(batch.samples.tolist(), named, strict=True))
 
     def on_validation_epoch_start(self) -> None:
         if _processes() > 1:  # test what the first process will save
