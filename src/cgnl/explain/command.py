@@ -85,7 +85,7 @@ def explain(
     if target.suffix.lower() == ".mp4":
         figure.write_video(figure.frames(rows), target)
     else:
-        figure.draw(rows, threshold, heat, parts).savefig(target, dpi=160)
+        figure.draw(rows, threshold, heat, parts).savefig(target, dpi=110)
     if save:
         Path(save).parent.mkdir(parents=True, exist_ok=True)
         need("numpy", "data").savez_compressed(save, **arrays)
