@@ -33,9 +33,8 @@ def test_diagnose_prints_and_writes_both_tables(cgnl, trained, tmp_path):
     assert (tmp_path / "new" / "d.png").stat().st_size > 1000
     assert "attention replaced, 6 samples" in out
     assert out.splitlines()[-1].endswith("d.png written")
-    assert (
-        cgnl("diagnose", trained, "--block", "conv1_cgnl", "accelerator=cpu")[1] == out[: out.rindex("\n", 0, -1) + 1]
-    )
+    again = cgnl("diagnose", trained, "--block", "conv1_cgnl", "accelerator=cpu")[1]
+    assert again == out[: len(again)] != ""
 
 
 def test_diagnose_of_videos_replaces_view_by_view(cgnl, run, tmp_path):
