@@ -159,7 +159,10 @@ def _grid(lines: int, columns: int, pixels: Tensor) -> tuple[Any, Any]:
     height, width = pixels.shape[-2:]
     side = 1.55
     figure = matplotlib.Figure(
-        figsize=(max(0.5 + side * columns * max(1.0, width / height), 5), 0.9 + lines * (side * height / width + 0.3)),
+        figsize=(
+            max(0.5 + side * columns * max(1.0, width / height), 5),
+            0.9 + lines * (side * max(1.0, height / width) + 0.3),
+        ),
         layout="constrained",
     )
     axes = figure.subplots(lines, columns, squeeze=False)
