@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import kernels, models, ops
+    from . import explain, kernels, models, ops
     from .blocks import CGNL, NonLocal, SimpleResidual
     from .models import create_model, load_reference_checkpoint
     from .surgery import insert, placement, remove
@@ -17,6 +17,7 @@ _PUBLIC = {
     "NonLocal": "blocks:NonLocal",
     "SimpleResidual": "blocks:SimpleResidual",
     "create_model": "models:create_model",
+    "explain": "explain",
     "insert": "surgery:insert",
     "kernels": "kernels",
     "load_reference_checkpoint": "models:load_reference_checkpoint",
@@ -31,6 +32,7 @@ __all__ = [
     "NonLocal",
     "SimpleResidual",
     "create_model",
+    "explain",
     "insert",
     "kernels",
     "load_reference_checkpoint",

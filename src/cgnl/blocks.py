@@ -225,11 +225,22 @@ class CGNL(_Residual):
         if normalize:
             self.kernel.check_normalize()
 
+    def factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """theta, phi and g, each [B, inner_channels, *P]."""
+        return self.theta(x), self.phi(x), self.g(x)
+
+    def attention(self, theta: Tensor, phi: Tensor, g: Tensor) -> tuple[int, Tensor, Tensor | None]:
+        """First power, coefficients [B, G, K] and those of the row sums, or None, of the polynomial in theta that y is.
+
+        Inputs are grouped, [B, G, C', *P].
+        """
+        return reference.attention(theta, phi, g, self.kernel, self.scale, self.normalize)
+
     def branch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        theta, phi, g = self.theta(x), self.phi(x), self.g(x)  # [B, inner_channels, *P]
+        theta, phi, g = self.factors(x)
         theta_, phi_, g_ = (self._grouped(t) for t in (theta, phi, g))  # [B, G, C', *P]
         gamma = self.kernel.envelope
-        first, c, rows = reference.attention(theta_, phi_, g_, self.kernel, self.scale, self.normalize)  # [B, G, K]
+        first, c, rows = self.attention(theta_, phi_, g_)
         if (first, c.shape[-1], gamma) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
             return polynomial(self._grouped(self.z(theta)), c, first=1).flatten(1, 2), None
         if first > 0:
@@ -360,9 +371,13 @@ class NonLocal(_Residual):
         reference.check_non_local_kernel(kernel)
         self.kernel, self.scale, self.subsample = kernel, scale, subsample
 
+    def factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """theta [B, inner_channels, *P], and phi and g [B, inner_channels, *P'], of fewer positions if subsampled."""
+        keys = self._pool(x) if self.subsample else x
+        return self.theta(x), self.phi(keys), self.g(keys)
+
     def branch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        theta, keys = self.theta(x), self._pool(x) if self.subsample else x
-        phi, g = self.phi(keys), self.g(keys)  # [B, inner_channels, *P']
+        theta, phi, g = self.factors(x)
         dtype = theta.dtype
         if self.kernel == "dot":  # a sum, not a mean: out of float16's reach
             theta, phi, g = (t.to(accumulation_dtype(t)) for t in (theta, phi, g))

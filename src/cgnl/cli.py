@@ -17,11 +17,19 @@ COMMANDS = {
     "train": ("cgnl.engine.train:command", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
     "eval": ("cgnl.engine.evaluate:command", "test checkpoints by the full protocol: cgnl eval best.ckpt"),
     "predict": ("cgnl.engine.predict:command", "name or find what is in files: cgnl predict best.ckpt FILE ..."),
+    "explain": (
+        "cgnl.explain.command:explain",
+        "show what it attends to: cgnl explain best.ckpt FILE --at x,y -o a.png",
+    ),
+    "diagnose": ("cgnl.explain.diagnose:diagnose", "whether the attention matters: cgnl diagnose best.ckpt [FOLDER]"),
     "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
     "bench": ("cgnl.bench.command:bench", "measure time, memory and error: cgnl bench block | network | ops"),
 }
 """Command -> (the function that does it, what it does)."""
+
+SHORT = {"-o": "--output"}
+"""Options that have a short name."""
 
 
 def usage() -> str:
@@ -131,6 +139,7 @@ def split(arguments: list[str], known: list[str], switches: list[str]) -> tuple[
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
+        argument = SHORT.get(argument, argument)
         if not argument.startswith("--") and not re.match(r"[A-Za-z_][\w.-]*=", argument):
             words.append(argument)
             continue

@@ -3,7 +3,8 @@
 import difflib
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -102,6 +103,17 @@ def remove(model: Model) -> Model:
 def inserted(model: nn.Module) -> dict[str, nn.Module]:
     """The inserted blocks by their dotted names."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "_inserted_after")}
+
+
+@contextmanager
+def in_eval_mode(model: Model) -> Iterator[Model]:
+    """The model in eval mode; afterwards each module is in the mode that it was in."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        yield model.eval()
+    finally:
+        for module in training:
+            module.training = True
 
 
 def placement(name: str, blocks: int = 1) -> list[str]:
@@ -242,15 +254,12 @@ def _output_shapes(model: nn.Module, names: list[str], modules: Mapping[str, nn.
         shapes[name] = output.shape[1], output.ndim - 2
 
     handles = [modules[n].register_forward_hook(lambda m, a, out, n=n: note(n, out)) for n in names]  # noqa: ARG005
-    training = {module for module in model.modules() if module.training}
     try:
-        with torch.no_grad():
-            model.eval()(*(example if isinstance(example, tuple) else (example,)))
+        with torch.no_grad(), in_eval_mode(model):
+            model(*(example if isinstance(example, tuple) else (example,)))
     finally:
         for handle in handles:
             handle.remove()
-        for module in training:
-            module.training = True
     if missed := [name for name in names if name not in shapes]:
         raise ValueError(f"the example never reached {', '.join(missed)}")
     return shapes

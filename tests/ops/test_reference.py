@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Kernel, Taylor
-from cgnl.ops import affinity, bilinear_pool, compact_generalized_non_local, generalized_non_local, non_local
+from cgnl.ops import (
+    affinity,
+    bilinear_pool,
+    compact_generalized_non_local,
+    generalized_non_local,
+    non_local,
+    non_local_affinity,
+)
 from tests.conftest import EXACT, ROUNDING, relative_error
 
 ORDER, GAMMA = 2, 0.3
@@ -518,3 +525,21 @@ def test_non_local_on_many_positions_is_the_same_softmax(dtype):
     query, key, value = (t.double().transpose(1, 2) for t in (theta, phi, g))
     expected = torch.softmax(query @ key.transpose(1, 2) / 2, -1) @ value
     assert relative_error(non_local(theta, phi, g), expected.transpose(1, 2)) < 4 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("kernel", ["embedded_gaussian", "dot"])
+def test_non_local_affinity_is_a_row_of_the_operation(kernel, scale):
+    theta, phi = torch.randn(2, 3, 4, 5, dtype=torch.float64), torch.randn(2, 3, 2, 5, dtype=torch.float64)
+    g = torch.eye(10, dtype=torch.float64).expand(2, -1, -1).unflatten(2, (2, 5))  # y is then the matrix itself
+    y = torch.stack([non_local(theta, phi, g[:, c : c + 3], kernel=kernel, scale=scale)[:, 0] for c in range(8)], 1)
+    row = non_local_affinity(theta, phi, (3, 1), kernel=kernel, scale=scale)
+    assert row.shape == (2, 2, 5)
+    assert relative_error(row.flatten(1)[:, :8], y[..., 3, 1]) < EXACT
+
+
+@pytest.mark.parametrize("at", [(4, 0), (0, -1), (0,), (0, 1, 1)])
+def test_non_local_affinity_refuses_a_position(at):
+    x = torch.randn(1, 3, 4, 5)
+    with pytest.raises(ValueError, match=r"is no position in \[4, 5\]$"):
+        non_local_affinity(x, x, at)

@@ -52,6 +52,29 @@ def cub(root: Path | str) -> Index:
     return _of_existing_files(root, [classes[number] for number in sorted(classes)], splits, "images")
 
 
+def cub_parts(image: Path | str) -> dict[str, tuple[float, float]]:
+    """Where the visible parts of a bird are, (x, y) in pixels by name; none for a picture that is not in a CUB tree."""
+    image = Path(image).resolve()
+    home = _first(image.parents, holding="parts/part_locs.txt")
+    if home is None or not (home / "images.txt").is_file() or not image.is_relative_to(home / "images"):
+        return {}
+    name = image.relative_to(home / "images").as_posix()
+    number = next((n for n, listed in _numbered(home / "images.txt").items() if listed == name), None)
+    names, source = _numbered(home / "parts" / "parts.txt"), home / "parts" / "part_locs.txt"
+    parts = {}
+    for row, line in _lines(source):
+        if not line.startswith(f"{number} "):
+            continue
+        try:
+            _, part, x, y, visible = line.split()
+            place = names[int(part)], (float(x), float(y))
+        except (KeyError, ValueError):
+            raise ValueError(f"{source}, line {row}: {line!r} is not image, part, x, y and visible") from None
+        if visible == "1":
+            parts[place[0]] = place[1]
+    return parts
+
+
 def imagenet(root: Path | str) -> Index:
     """ImageNet: ``train`` in class folders, ``val`` too or flat with ``LOC_val_solution.csv``."""
     root = _existing(root)

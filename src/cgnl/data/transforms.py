@@ -69,16 +69,20 @@ def centre_view(pixels: Tensor, size: int, short_side: int) -> Tensor:
 
 def spread_crops(pixels: Tensor, size: int, short_side: int, count: int = 3) -> Tensor:
     """``count`` crops spread along the longer side, centred on the other. Returns [count, .., 3, size, size], uint8."""
+    height, width, boxes = spread_boxes(pixels.shape[-2], pixels.shape[-1], size, short_side, count)
+    pixels = resize(pixels, height, width)
+    return torch.stack([crop(pixels, box) for box in boxes])
+
+
+def spread_boxes(height: int, width: int, size: int, short_side: int, count: int = 3) -> tuple[int, int, list[Box]]:
+    """To what height and width a picture is resized, and which parts of that ``spread_crops`` takes."""
     if size > short_side:
         raise ValueError(f"a crop of {size} does not fit into a short side of {short_side}")
-    height, width = pixels.shape[-2:]
     ratio = short_side / min(height, width)
-    pixels = resize(pixels, max(short_side, round(height * ratio)), max(short_side, round(width * ratio)))
-    height, width = pixels.shape[-2:]
+    height, width = max(short_side, round(height * ratio)), max(short_side, round(width * ratio))
     spread = [0.5] if count == 1 else [i / (count - 1) for i in range(count)]
     along = [(s, 0.5) if height > width else (0.5, s) for s in spread]
-    boxes = [Box(round((height - size) * y), round((width - size) * x), size, size) for y, x in along]
-    return torch.stack([crop(pixels, box) for box in boxes])
+    return height, width, [Box(round((height - size) * y), round((width - size) * x), size, size) for y, x in along]
 
 
 def crop(pixels: Tensor, box: Box) -> Tensor:

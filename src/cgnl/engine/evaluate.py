@@ -2,12 +2,13 @@
 
 import dataclasses
 import json as json_module
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import open_trained
-from .config import build, merge, nested, plain
-from .datasets import best_metric, open_dataset
+from .checkpoint import Trained, open_trained
+from .config import Config, build, merge, nested, plain
+from .datasets import Dataset, best_metric, open_dataset
 from .loaders import Loaders
 from .train import make_task, trainer_options
 from .words import NAMES, describe
@@ -45,8 +46,25 @@ def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) ->
         print(f"mean of {what}: {NAMES[metric]} {mean:.2%}")
 
 
-def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The results of a test, in numbers and words."""
+@dataclass
+class Test:
+    """A trained network and the samples it is tested on; it can be tested more than once."""
+
+    trained: Trained
+    config: Config
+    dataset: Dataset
+    trainer: Any
+    task: Any
+    batches: Any
+
+    def run(self) -> dict[str, float]:
+        """The results of a test, in numbers."""
+        self.trainer.validate(self.task, self.batches, verbose=False)
+        return self.task.results
+
+
+def prepare(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> Test:
+    """Everything that a test needs."""
     from .trainer import make_trainer
 
     overrides = nested(settings or {})
@@ -68,11 +86,17 @@ def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> 
     at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
     task = make_task(trained.network, config, dataset, at_once=at_once)
     loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world)
-    trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
-    of = f", split {config.data.split} of UCF101" if dataset.name == "ucf101" else ""
-    words = describe(task.results, dataset.kind, len(dataset.classes))
-    if trained.chosen and config.data.test_on == trained.config.data.test_on:
+    return Test(trained, config, dataset, trainer, task, loaders.test(at_once, full=True))
+
+
+def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The results of a test, in numbers and words."""
+    test = prepare(checkpoint, settings)
+    results, dataset, problems = test.run(), test.dataset, test.task.problems
+    of = f", split {test.config.data.split} of UCF101" if dataset.name == "ucf101" else ""
+    words = describe(results, dataset.kind, len(dataset.classes))
+    if test.trained.chosen and test.config.data.test_on == test.trained.config.data.test_on:
         words.append("this epoch was chosen by its result on these very samples; last.ckpt was not")
-    if task.problems:
-        words.append(f"{len(task.problems)} samples could not be read: {sorted(task.problems)[0]}")
-    return {"test": task.results, "words": words, "of": of, "metric": best_metric(dataset.kind)}
+    if problems:
+        words.append(f"{len(problems)} samples could not be read: {sorted(problems)[0]}")
+    return {"test": results, "words": words, "of": of, "metric": best_metric(dataset.kind)}

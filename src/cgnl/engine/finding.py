@@ -111,7 +111,9 @@ def draw(finding: Finding) -> Tensor:
     utils = need("torchvision.utils", "detection")
     sure = [i for i, row in enumerate(finding.results) if row["score"] >= SURE] or [0]
     colours = [colour(i) for i in sure]
-    pixels = utils.draw_segmentation_masks(finding.pixels, finding.masks[sure], alpha=0.45, colors=colours)
+    pixels = finding.pixels
+    for i, each in reversed(list(zip(sure, colours, strict=True))):  # one by one: where masks overlap, all are seen
+        pixels = utils.draw_segmentation_masks(pixels, finding.masks[i], alpha=0.45, colors=each)
     boxes = torch.tensor([finding.results[i]["bbox"] for i in sure])
     boxes[:, 2:] += boxes[:, :2]
     labels = [f"{finding.classes[i]} {finding.results[i]['score']:.0%}" for i in sure]

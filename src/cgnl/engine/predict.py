@@ -86,7 +86,7 @@ def _find_objects(
     lowest = threshold if threshold is not None else (0.0 if json else finding.SURE)
     if not 0 <= lowest <= 1:
         raise ValueError(f"threshold = {lowest} must be from 0 to 1")
-    results = finding.findings(trained, paths, chosen_device(device), lowest)
+    results = finding.findings(trained, paths, find_device(device), lowest)
     if draw is not None:
         results = finding.drawn(results, Path(draw))
     return (finding.json if json else finding.table)(results)
@@ -116,8 +116,8 @@ def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
     return found
 
 
-def chosen_device(device: str) -> str:
-    """The device that is meant, if it is there."""
+def find_device(device: str) -> str:
+    """cpu or cuda, for auto what there is."""
     gpu = torch.cuda.is_available()
     device = ("cuda" if gpu else "cpu") if device == "auto" else device
     if device != "cpu" and not (gpu and device.startswith("cuda")):
@@ -130,7 +130,7 @@ def predictions(
     trained: Trained, paths: Sequence[Path | str], top: int = 5, device: str = "auto"
 ) -> Iterator[Prediction]:
     """What each file shows; for a video the probabilities are averaged over its clips and crops."""
-    device = chosen_device(device)
+    device = find_device(device)
     network = trained.network.to(device).eval()
     files = Files([Sample(Path(p), 0) for p in paths], trained.kind)
     samples = EvalSet(files, view_in_test(trained.config.data, trained.kind))

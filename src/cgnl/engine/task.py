@@ -169,7 +169,7 @@ class Task(pl.LightningModule):
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
             nesterov=optim.nesterov,
-            fused=self.device.type == "cuda" and self.config.precision != "16",  # clipping scaled gradients forbids it
+            fused=self.device.type == "cuda" and self.config.optim.clip_norm is None,  # Lightning does not clip for it
         )
         rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: schedule.factor(optim, self.steps_per_epoch, step))
         return {"optimizer": sgd, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
@@ -212,6 +212,8 @@ class Classification(Task):
     def __init__(self, network: nn.Module, config: Config, *rest: Any, **options: Any):
         super().__init__(network, config, *rest, **options)
         self.test_tally, self.view_tally = Tally(), Tally()
+        self.right: dict[int, bool] | None = None
+        """Whether each test sample was named rightly, for those who put a dict here."""
         if config.compile:
             network.compile()
 
@@ -241,6 +243,9 @@ class Classification(Task):
         self.view_tally.update(F.cross_entropy(logits, labels), logits, labels)
         scores = logits.softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
         self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), scores, batch.labels)
+        if self.right is not None:
+            named = (scores.argmax(1) == batch.labels).tolist()
+            self.right.update(zip(batch.samples.tolist(), named, strict=True))
 
     def on_validation_epoch_end(self) -> None:
         self.gather_problems()

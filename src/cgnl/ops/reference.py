@@ -174,6 +174,27 @@ def affinity(theta: Tensor, phi: Tensor, at: Sequence[int], *, kernel: str | Ker
     return rows.unflatten(0, c.shape[:2]).flatten(1, 2).to(theta.dtype)  # [B, C, C', *P]
 
 
+def non_local_affinity(
+    theta: Tensor, phi: Tensor, at: Sequence[int], *, kernel: str = "embedded_gaussian", scale: bool = True
+) -> Tensor:
+    """One row of the non-local operation's matrix: how much each position of phi counts for theta's position ``at``.
+
+    Arguments are those of ``non_local``. Returns [B, *positions of phi].
+    """
+    check_non_local_kernel(kernel)
+    check_inputs(theta, phi, phi, same_positions=False)
+    at = _check_position(at, theta.shape[1:], with_channel=False)
+    dtype = accumulation_dtype(theta, phi)
+    query, keys = theta[(..., *at)].to(dtype).unsqueeze(1), phi.flatten(2).to(dtype)  # [B, 1, C], [B, C, N]
+    with no_autocast(theta):
+        row = (query @ keys).squeeze(1)  # [B, N]
+    if kernel == "embedded_gaussian":
+        row = torch.softmax(row * (theta.shape[1] ** -0.5 if scale else 1.0), -1)
+    elif scale:
+        row = row / keys.shape[-1]
+    return row.unflatten(1, phi.shape[2:]).to(theta.dtype)
+
+
 def bilinear_pool(x: Tensor) -> Tensor:
     """X^T X over positions (eq. 5): [B, C, *positions] -> [B, C, C], the pairwise dot product of X^T with itself."""
     check_inputs(x, x, x)
@@ -227,11 +248,13 @@ def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_po
         raise ValueError(f"channels = {theta.shape[1]} is not divisible by groups = {groups}")
 
 
-def _check_position(at: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+def _check_position(at: Sequence[int], shape: Sequence[int], with_channel: bool = True) -> tuple[int, ...]:
     at = tuple(operator.index(i) for i in at)
     sizes = shape[len(shape) - len(at) :]
-    if len(at) not in (len(shape) - 1, len(shape)) or not all(0 <= i < n for i, n in zip(at, sizes, strict=True)):
-        raise ValueError(f"at = {at} is no position in {list(shape[1:])}, nor (channel, *position) in {list(shape)}")
+    lengths = (len(shape) - 1, len(shape)) if with_channel else (len(shape) - 1,)
+    if len(at) not in lengths or not all(0 <= i < n for i, n in zip(at, sizes, strict=True)):
+        channels = f", nor (channel, *position) in {list(shape)}" if with_channel else ""
+        raise ValueError(f"at = {at} is no position in {list(shape[1:])}{channels}")
     return at
 
 

@@ -1,0 +1,135 @@
+"""``cgnl explain``: what a trained network attends to in a picture or a clip."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..data.readers import cub_parts
+from ..data.transforms import network_input
+from ..engine.checkpoint import open_trained
+from ..engine.predict import find_device
+from ..engine.viewing import Seen, see
+from ..extras import need
+from . import figure
+from .gradcam import grad_cam
+from .maps import COLUMNS, THRESHOLD, attention
+
+PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
+
+
+def explain(
+    checkpoint: str,
+    file: str,
+    *,
+    at: str | None = None,
+    output: str = "attention.png",
+    compare: str | None = None,
+    block: str | None = None,
+    group: int | None = None,
+    by_group: bool = False,
+    columns: int = COLUMNS,
+    threshold: float = THRESHOLD,
+    heat: bool = False,
+    grad_cam: bool = False,
+    save: str | None = None,
+    device: str = "auto",
+) -> None:
+    """Show what a network attends to, from a reference position.
+
+    Args:
+        checkpoint: best.ckpt or last.ckpt of a run.
+        file: a picture, a video, or a folder of frames.
+        at: the reference position x,y or, in a video, x,y,frame in pixels of the file; the middle unless given.
+        output: (-o) a picture (png, jpg, pdf, svg), or for clips a video (mp4).
+        compare: another checkpoint, drawn below.
+        block: dotted name of the block; the last one of the network unless given.
+        group: only channels of this group.
+        by_group: one column for each group, summed over its channels.
+        columns: how many channels are shown, those of largest range.
+        threshold: related patches are where a map, scaled to [0, 1] by its own range, reaches this.
+        heat: lay the maps over the picture as colours.
+        grad_cam: draw Grad-CAM of the predicted class beside them.
+        save: write maps and factors of each network to this file (npz).
+        device: cpu, cuda, or auto.
+    """
+    target, place = Path(output), _numbers(at)
+    if columns < 1 or not 0 < threshold <= 1:
+        wrong = f"columns = {columns} must be at least 1"
+        raise ValueError(wrong if columns < 1 else f"threshold = {threshold} must be above 0 and at most 1")
+    if target.suffix.lower() not in (*PICTURES, ".mp4"):
+        raise ValueError(f"{output} must end in {', '.join(PICTURES)} or .mp4")
+    if save and Path(save).suffix != ".npz":
+        raise ValueError(f"{save} must end in .npz")
+    need("matplotlib", "explain")
+    paths = [checkpoint, compare] if compare else [checkpoint]
+    rows, parts, arrays = [], {}, {}
+    for path in paths:
+        trained = open_trained(path)
+        if target.suffix.lower() == ".mp4" and trained.kind == "images":
+            raise ValueError(f"{output} is a video, and the network was trained on pictures: give a .png")
+        seen = see(trained, file)
+        network = trained.network.to(find_device(device))
+        row = look(
+            network, trained.classes, seen, place, block, group, by_group, columns, grad_cam, _title(path, paths)
+        )
+        rows.append(row)
+        parts = parts or {name: seen.inside(*where) for name, where in cub_parts(file).items()}
+        prefix = f"{len(rows)}_" if compare else ""
+        arrays |= {f"{prefix}{name}": value for name, value in row.attention.arrays().items()}
+    if len({row.pixels.shape for row in rows}) > 1:
+        sizes = " and ".join(" x ".join(map(str, row.pixels.shape)) for row in rows)
+        raise ValueError(f"the two networks see different pixels, {sizes}, and cannot be drawn together")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.suffix.lower() == ".mp4":
+        figure.write_video(figure.frames(rows), target)
+    else:
+        figure.draw(rows, threshold, heat, parts).savefig(target, dpi=110)
+    if save:
+        Path(save).parent.mkdir(parents=True, exist_ok=True)
+        need("numpy", "data").savez_compressed(save, **arrays)
+    for row in rows:
+        print(f"{row.title}: {row.words}{row.attention.caption}")
+    print(f"{target}{f' and {save}' if save else ''} written")
+
+
+def look(
+    network: nn.Module,
+    classes: tuple[str, ...],
+    seen: Seen,
+    at: tuple[float, ...] | None = None,
+    block: str | None = None,
+    group: int | None = None,
+    by_group: bool = False,
+    columns: int = COLUMNS,
+    with_grad_cam: bool = False,
+    title: str = "",
+) -> figure.Row:
+    """What one network attends to, ready to be drawn; ``at`` is in pixels of the file."""
+    x = network_input(seen.pixels[None]).to(next(network.parameters()).device)
+    result = attention(network, x, seen.place(at), block)
+    probability, label = result.output.float().softmax(1)[0].max(0)
+    maps = result.by_group() if by_group else result.strongest(columns, group)
+    heat = grad_cam(network, x, int(label), result.block) if with_grad_cam else None
+    words = f"{classes[int(label)]} ({float(probability):.1%}). "
+    return figure.Row(title, result, seen.pixels, maps, words, heat)
+
+
+def _numbers(at: str | None) -> tuple[float, ...] | None:
+    if at is None:
+        return None
+    try:
+        numbers = tuple(float(word) for word in at.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (2, 3) or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"at = {at!r} is no position: give x,y or x,y,frame")
+    return numbers
+
+
+def _title(path: str, paths: list[Any]) -> str:
+    """The run that a checkpoint is of, and its name where that is not enough."""
+    name = Path(path).resolve().parent.name
+    same = [other for other in paths if Path(other).resolve().parent.name == name]
+    return name if len(same) == 1 and Path(path).name in ("best.ckpt", "last.ckpt") else f"{name}/{Path(path).name}"

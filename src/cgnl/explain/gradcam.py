@@ -1,0 +1,28 @@
+"""Grad-CAM, to stand beside the attention: where the score of a class comes from."""
+
+import torch
+from torch import Tensor, nn
+
+from ..extras import need
+from ..surgery import in_eval_mode
+from .maps import blocks_of, check_input, find_block
+
+
+def grad_cam(model: nn.Module, x: Tensor, target: int | None = None, layer: str | None = None) -> Tensor:
+    """Grad-CAM of one sample at the output of a layer, [*positions], at least 0.
+
+    Args:
+        model: a classifier, [1, channels, *positions] -> [1, K].
+        x: one sample.
+        target: the class; the predicted one unless given.
+        layer: dotted name of any module; the last NL or CGNL block unless given.
+    """
+    check_input(x)
+    layer = layer or find_block(blocks_of(model), None)
+    captum = need("captum.attr", "explain")
+    with in_eval_mode(model), torch.enable_grad():
+        if target is None:
+            target = int(model(x.detach()).argmax(1))
+        cam = captum.LayerGradCam(model, model.get_submodule(layer))
+        heat = cam.attribute(x.detach().requires_grad_(), target=target, relu_attributions=True)  # [1, 1, *P]
+    return heat[0, 0].detach().float().cpu()

@@ -1,0 +1,239 @@
+"""The attention of a reference position: rows of the pairwise matrix, computed from its factors.
+
+The paper's figure picks "a reference position in the space of g" and uses "the corresponding vectors in Theta and Phi".
+For a non-local block that is one row of its N x N matrix: one map over the positions.
+For a CGNL block a position has an element in each channel, and each element has a row of its own over all positions and
+channels of its group: one map for each channel. The row that is shown is, in each group, that of the element where
+theta is largest in size, whose maps have the largest range; every other one can be asked for.
+The NC' x NC' matrix is never built.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..blocks import CGNL, NonLocal
+from ..ops.kernels import Kernel
+from ..spelling import nearest
+from ..surgery import in_eval_mode
+
+COLUMNS, THRESHOLD = 5, 0.7
+"""Of the paper's figure."""
+
+
+class Map(NamedTuple):
+    """One map over the positions of a block, and what it is of."""
+
+    name: str
+    values: Tensor
+
+    @property
+    def scaled(self) -> Tensor:
+        """The map in [0, 1], by its own range; a constant one, in which nothing stands out, is 0."""
+        return unit_range(self.values, self.values.ndim)
+
+    def related(self, threshold: float = THRESHOLD) -> Tensor:
+        """Where the scaled map reaches the threshold."""
+        if not 0 < threshold <= 1:
+            raise ValueError(f"threshold = {threshold} must be above 0 and at most 1")
+        return self.scaled >= threshold
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """How one block relates a reference position of one sample to every other."""
+
+    block: str
+    """Dotted name of the block."""
+    kernel: Kernel | str
+    """Pairwise function of a CGNL block; a non-local block's is a name."""
+    rank: int
+    """The most that the rank of a group's matrix can be, over all its reference positions: 1 for the dot kernel."""
+    at: tuple[float, ...]
+    """Reference position (x, y[, t]) in the input."""
+    position: tuple[int, ...]
+    """The same on the block's grid, ([t,] row, column)."""
+    input_size: tuple[int, ...]
+    """Positions of the input, ([T,] H, W)."""
+    maps: Tensor
+    """Rows of the pairwise matrix, float64, [G, C', *positions], of one reference element in each group; of a non-local
+    block [1, 1, *positions]. A factor of a whole row, such as the block's ``scale`` and ``normalize``, is left out."""
+    references: tuple[int, ...]
+    """Channel of the reference element of each group; none for a non-local block."""
+    theta: Tensor
+    """Factor [C, *positions] in float64, the space that the reference position is in."""
+    phi: Tensor
+    """Factor [C, *positions] in float64, of which the maps are made."""
+    output: Any
+    """What the model made of the input."""
+
+    @property
+    def groups(self) -> int:
+        return self.maps.shape[0]
+
+    @property
+    def non_local(self) -> bool:
+        """Whether it is a non-local block, with one map for all channels."""
+        return isinstance(self.kernel, str)
+
+    @property
+    def group_maps(self) -> Tensor:
+        """The maps summed over the channels of each group, [G, *positions]."""
+        return self.maps.sum(1)
+
+    def row(self, channel: int) -> Tensor:
+        """The row of the element in another channel at the reference position, [C', *positions]."""
+        if isinstance(self.kernel, str):
+            raise ValueError(f"{self.block} is a non-local block: a position has one row for all channels")
+        if not 0 <= channel < self.theta.shape[0]:
+            raise ValueError(f"channel = {channel} is none of the {self.theta.shape[0]} of {self.block}")
+        at = (channel, *self.position)
+        return ops.affinity(self.theta[None], self.phi[None], at, kernel=self.kernel, groups=self.groups)[0]
+
+    def strongest(self, count: int = COLUMNS, group: int | None = None) -> list[Map]:
+        """The maps of the channels of largest range, of all groups or one: the columns of the paper's figure."""
+        if self.non_local:
+            return [Map("all channels", self.maps[0, 0])]
+        if group is not None and not 0 <= group < self.groups:
+            raise ValueError(f"group = {group} is none of the {self.groups} of {self.block}")
+        inside = self.maps.shape[1]
+        maps = self.maps.flatten(0, 1)  # [C, *P]
+        ranges = maps.flatten(1).amax(1) - maps.flatten(1).amin(1)
+        order = ranges.argsort(descending=True, stable=True).tolist()
+        chosen = [channel for channel in order if group is None or channel // inside == group]
+        return [Map(f"group {c // inside}, channel {c}", maps[c]) for c in chosen[:count]]
+
+    def by_group(self) -> list[Map]:
+        """The summed map of each group."""
+        if self.non_local:
+            return self.strongest()
+        return [Map(f"group {group}", values) for group, values in enumerate(self.group_maps)]
+
+    @property
+    def caption(self) -> str:
+        """What is shown, and what it is not, in a sentence or two."""
+        if self.non_local:
+            how = "softmax" if self.kernel == "embedded_gaussian" else "dot product"
+            return f"{self.block}: non-local, {how}. One map over all channels for each reference position."
+        each = f"{self.groups} groups" if self.groups > 1 else "1 group"
+        if self.rank == 1:
+            truth = "rank 1: all reference positions of a group share one pattern, up to sign and size"
+        else:
+            truth = f"rank {self.rank}: each map of a group is a mixture of the same {self.rank} patterns"
+        return f"{self.block}: CGNL, {self.kernel}, {each}, {truth}."
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything as NumPy arrays, to be saved."""
+        numbers = {"rank": self.rank, "at": self.at, "position": self.position, "input_size": self.input_size}
+        words = {"block": self.block, "kernel": str(self.kernel), "caption": self.caption}
+        tensors = {"maps": self.maps, "group_maps": self.group_maps, "theta": self.theta, "phi": self.phi}
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return arrays | numbers | words | {"references": self.references}
+
+
+def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | None = None) -> Attention:
+    """The attention of a reference position in one of a network's NL or CGNL blocks.
+
+    The network is run once, in eval mode and without gradients, and left as it was.
+
+    Args:
+        model: any network with blocks of ours in it.
+        x: one sample, [1, channels, *positions].
+        at: the reference position in pixels of the input, (x, y) for images and (x, y, t) for video.
+        block: dotted name of the block; the last one unless given.
+    """
+    sizes = check_input(x)
+    at = tuple(float(a) for a in at)
+    if len(at) != len(sizes):
+        order = ("(x)", "(x, y)", "(x, y, t)")[len(sizes) - 1]
+        raise ValueError(f"at = {at} has {len(at)} numbers, an input of {list(x.shape)} needs {len(sizes)}: {order}")
+    if not all(0 <= a < n for a, n in zip(at, reversed(sizes), strict=True)):
+        words = " x ".join(map(str, reversed(sizes)))
+        raise ValueError(f"at = ({', '.join(f'{a:g}' for a in at)}) is outside the input of {words}")
+    known = blocks_of(model)
+    name = find_block(known, block)
+    module = known[name]
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def look(_module: nn.Module, inputs: tuple) -> None:  # here, so that the layers run as they do in the network
+        theta, phi, _ = module.factors(inputs[0])
+        seen[:] = [(theta[0].detach().cpu().double(), phi[0].detach().cpu().double())]  # the last call counts
+
+    handle = module.register_forward_pre_hook(look)
+    try:
+        with torch.no_grad(), in_eval_mode(model):
+            output = _eager(model)(x)
+    finally:
+        handle.remove()
+    if not seen:
+        raise ValueError(f"the input never reached {name!r}")
+    theta, phi = seen[0]  # [C, *P]
+    grid = tuple(theta.shape[1:])
+    if len(grid) != len(sizes):
+        raise ValueError(f"{name!r} has {len(grid)} position axes, and the input {len(sizes)}")
+    if not (theta.isfinite().all() and phi.isfinite().all()):
+        raise ValueError(f"theta and phi of {name!r} are not all finite")
+    position = tuple(int(a * n / size) for a, n, size in zip(reversed(at), grid, sizes, strict=True))
+    maps, references = _rows(module, theta, phi, position)
+    rank = _rank(module, math.prod(grid), math.prod(phi.shape[1:]))
+    return Attention(name, module.kernel, rank, at, position, sizes, maps, references, theta, phi, output)
+
+
+def check_input(x: Tensor) -> tuple[int, ...]:
+    """The positions of one sample, [1, channels, *positions]."""
+    if not isinstance(x, Tensor) or not 3 <= x.ndim <= 5 or x.shape[0] != 1:
+        what = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"expected one sample, [1, channels, *positions], got {what}")
+    return tuple(x.shape[2:])
+
+
+def blocks_of(model: nn.Module) -> dict[str, CGNL | NonLocal]:
+    """The blocks with an attention, by their dotted names."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, CGNL | NonLocal)}
+
+
+def find_block(known: dict[str, CGNL | NonLocal], name: str | None) -> str:
+    """The block that is meant: the last one unless it is named."""
+    if not known:
+        raise ValueError("the network has no NL or CGNL block")
+    if name is not None and name not in known:
+        raise ValueError(f"there is no block {name!r}{nearest(name, known)}")
+    return name or list(known)[-1]
+
+
+def unit_range(maps: Tensor, axes: int) -> Tensor:
+    """Each map, the last ``axes`` axes, brought to [0, 1] by its own range; constant ones to 0."""
+    over = tuple(range(-axes, 0))
+    low, high = maps.amin(over, keepdim=True), maps.amax(over, keepdim=True)
+    return torch.where(high > low, (maps - low) / (high - low), 0.0)
+
+
+def _rows(
+    block: CGNL | NonLocal, theta: Tensor, phi: Tensor, position: tuple[int, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Maps [G, C', *P] and the channel of each group's reference element."""
+    if isinstance(block, NonLocal):
+        row = ops.non_local_affinity(theta[None], phi[None], position, kernel=block.kernel, scale=block.scale)
+        return row[None], ()  # [1, 1, *P]
+    size = theta[(slice(None), *position)].unflatten(0, (block.groups, -1)).abs()  # [G, C']
+    references = tuple(group * size.shape[1] + int(best) for group, best in enumerate(size.argmax(1)))
+    options = {"kernel": block.kernel, "groups": block.groups}
+    rows = [ops.affinity(theta[None], phi[None], (channel, *position), **options) for channel in references]
+    return torch.cat(rows), references
+
+
+def _rank(block: CGNL | NonLocal, positions: int, keys: int) -> int:
+    if isinstance(block, NonLocal):
+        return min(positions, keys, block.inner_channels if block.kernel == "dot" else positions)
+    return min(sum(a > 0 for a in block.kernel.coefficients()), positions * block.inner_channels // block.groups)
+
+
+def _eager(model: nn.Module) -> Any:
+    """The model as Python runs it: a compiled one may not call hooks."""
+    model = getattr(model, "_orig_mod", model)
+    return model._call_impl if getattr(model, "_compiled_call_impl", None) else model

@@ -1,0 +1,154 @@
+"""The command draws what the function says, and explains what it cannot draw."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cgnl.engine.checkpoint import open_trained
+from cgnl.explain import attention
+from tests.engine.conftest import normalized, read_picture, write_frame_folders, write_pictures, write_video
+
+
+@pytest.fixture
+def picture(tmp_path):
+    """40 pixels high and 32 wide, of which the network sees rows 4 to 36."""
+    return write_pictures(tmp_path / "pictures", count=1)[0]
+
+
+def test_explain_draws_and_saves(cgnl, checkpoint, picture, tmp_path):
+    path = checkpoint()
+    target, saved = tmp_path / "new" / "a.png", tmp_path / "a.npz"
+    status, out, err = cgnl("explain", path, picture, "--at", "10,20", "-o", target, "--save", saved)
+    assert (status, err) == (0, "")
+    result = attention(open_trained(path).network, normalized(read_picture(picture)[:, 4:36])[None], (10, 16))
+    assert result.position == (2, 1)
+    arrays = np.load(saved)
+    assert np.allclose(arrays["maps"], result.maps.numpy(), rtol=1e-5, atol=1e-7)
+    assert arrays["maps"].shape == (2, 2, 4, 4)
+    assert arrays["at"].tolist() == [10, 16]
+    assert str(arrays["block"]) == result.block == "conv1_cgnl"
+    probability, label = result.output.softmax(1)[0].max(0)
+    assert out.startswith(
+        f"one: {'abc'[int(label)]} ({float(probability):.1%}). conv1_cgnl: CGNL, Dot(), 2 groups, rank 1"
+    )
+    assert "share one pattern" in out
+    assert f"{target} and {saved} written" in out
+    with Image.open(target) as image:
+        assert image.width > 4 * image.height / 2
+
+
+def test_explain_compares_two_networks(cgnl, checkpoint, picture, tmp_path):
+    one, other = checkpoint(), checkpoint(block="nl", folder="two")
+    saved, options = tmp_path / "a.npz", ["--grad-cam", "--heat", "--threshold", "0.5"]
+    status, out, _ = cgnl(
+        "explain", one, picture, "--compare", other, "-o", tmp_path / "a.pdf", "--save", saved, *options
+    )
+    assert status == 0
+    assert [line.partition(":")[0] for line in out.splitlines()[:2]] == ["one", "two"]
+    arrays = np.load(saved)
+    assert arrays["1_maps"].shape == (2, 2, 4, 4)
+    assert arrays["2_maps"].shape == (1, 1, 4, 4)
+
+
+@pytest.mark.parametrize("options", [["--group", "1"], ["--by-group"], ["--columns", "2"], ["--block", "conv1_cgnl"]])
+def test_explain_options(cgnl, checkpoint, picture, tmp_path, options):
+    assert cgnl("explain", checkpoint(), picture, "-o", tmp_path / "a.png", *options)[0] == 0
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("suffix", [".png", ".mp4"])
+@pytest.mark.parametrize("file", [True, False], ids=["file", "folder"])
+def test_explain_clips(cgnl, checkpoint, tmp_path, suffix, file):
+    path, target, saved = checkpoint("tiny_video"), tmp_path / f"a{suffix}", tmp_path / "a.npz"
+    clip = write_video(tmp_path / "clip.mp4", 6) if file else write_frame_folders(tmp_path / "clips", count=1)[0]
+    # Frames 1 to 4 of six, and the middle 16 of 24 columns.
+    status, _, err = cgnl("explain", path, clip, "--at", "12,9,3", "-o", target, "--save", saved)
+    assert (status, err) == (0, "")
+    arrays = np.load(saved)
+    assert arrays["maps"].shape == (2, 2, 4, 2, 2)
+    assert (arrays["at"].tolist(), arrays["position"].tolist()) == ([8, 9, 2], [2, 1, 1])
+    assert target.stat().st_size > 1000
+
+
+def test_explain_draws_the_true_parts_of_cub(cgnl, checkpoint, picture, tmp_path, monkeypatch):
+    home = tmp_path / "CUB_200_2011"
+    (home / "images" / "001.Owl").mkdir(parents=True)
+    (home / "parts").mkdir()
+    bird = home / "images" / "001.Owl" / "bird.png"
+    bird.write_bytes(picture.read_bytes())
+    (home / "images.txt").write_text("1 001.Owl/other.png\n2 001.Owl/bird.png\n")
+    (home / "parts" / "parts.txt").write_text("1 back\n2 left eye\n3 tail\n")
+    (home / "parts" / "part_locs.txt").write_text("1 1 5 5 1\n2 1 10.0 20.0 1\n2 2 12 9 1\n2 3 0.0 0.0 0\n")
+    drawn = []
+    from cgnl.explain import figure
+
+    draw = figure.draw
+    monkeypatch.setattr(figure, "draw", lambda *a, **k: drawn.append(a[3]) or draw(*a, **k))
+    assert cgnl("explain", checkpoint(), bird, "-o", tmp_path / "a.png")[0] == 0
+    assert drawn == [{"back": (10, 16), "left eye": (12, 5)}]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--at", "40,20"],
+            "at = 40,20 is outside what the network sees of 32 x 40 pixels: x from 0 to 32, y from 4 to 36",
+        ),
+        (["--at", "10,2"], "y from 4 to 36"),
+        (["--at", "10"], "at = '10' is no position: give x,y or x,y,frame"),
+        (["--at", "a,b"], "is no position"),
+        (["--at", "1,nan"], "is no position"),
+        (["--at", "10,20,3"], "at = 10,20,3 has 3 numbers: give x,y"),
+        (["--threshold", "1.5"], "threshold = 1.5 must be above 0 and at most 1"),
+        (["--columns", "0"], "columns = 0 must be at least 1"),
+        (["--group", "7"], "group = 7 is none of the 2 of conv1_cgnl"),
+        (["--block", "conv1_cgn"], "there is no block 'conv1_cgn'; did you mean conv1_cgnl?"),
+        (["-o", "a.txt"], "a.txt must end in .png"),
+        (["-o", "a.mp4"], "a.mp4 is a video, and the network was trained on pictures"),
+        (["--save", "a.csv"], "a.csv must end in .npz"),
+        (["--compare", "gone.ckpt"], "there is no file gone.ckpt"),
+        (["--treshold", "0.7"], "there is no option 'treshold'; did you mean threshold?"),
+        (["-o"], "--output needs a value"),
+        (["--device", "tpu"], "there is no device 'tpu' here"),
+    ],
+)
+def test_explain_refuses_in_one_sentence(cgnl, checkpoint, picture, tmp_path, monkeypatch, options, words):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = cgnl("explain", checkpoint(), picture, *options)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert err.startswith("cgnl explain: ")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.glob("a.*"))
+
+
+def test_explain_refuses_files_in_one_sentence(cgnl, checkpoint, picture, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_text("no picture")
+    clip = write_video(tmp_path / "clip.mp4", 6)
+    images, videos, plain = checkpoint(), checkpoint("tiny_video", folder="v"), checkpoint(block=None, folder="p")
+    for path, file, words in [
+        (images, broken, "it is not an image"),
+        (images, tmp_path / "gone.png", "there is no"),
+        (images, clip, "is a video, and the network was trained on pictures"),
+        (images, picture.parent.parent, "holds 3 pictures: name one"),
+        (videos, picture, "is a picture, and the network was trained on videos"),
+        (plain, picture, "the network has no NL or CGNL block"),
+        (picture, picture, "is not a whole checkpoint"),
+    ]:
+        status, _, err = cgnl("explain", path, file, "-o", tmp_path / "a.png")
+        assert status == 2
+        assert words in err
+        assert err.count("\n") == 1
+    status, _, err = cgnl("explain", videos, clip, "--at", "12,9,5", "-o", tmp_path / "a.png")
+    assert status == 2
+    assert "is in frame 5, and the network sees frames 1 to 4" in err
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_explain_without_at_is_the_middle(cgnl, checkpoint, picture, tmp_path):
+    assert cgnl("explain", checkpoint(), picture, "-o", tmp_path / "a.png", "--save", tmp_path / "a.npz")[0] == 0
+    assert np.load(tmp_path / "a.npz")["at"].tolist() == [16, 16]
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,112 @@
+"""What is drawn is where the map says."""
+
+import itertools
+
+import av
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Rectangle
+from torch import nn
+
+import cgnl
+from cgnl.explain import Map, attention
+from cgnl.explain.figure import Row, draw, frames, outline, write_video
+
+
+def rows(ndim: int, *blocks) -> list[Row]:
+    """One sample through networks whose grid is half as fine."""
+    convolution = nn.Conv2d if ndim == 2 else nn.Conv3d
+    size = (8, 12) if ndim == 2 else (4, 8, 12)
+    made = []
+    for number, block in enumerate(blocks):
+        torch.manual_seed(number)
+        model = nn.Sequential(convolution(3, 8, 2, stride=2), block)
+        result = attention(model, torch.randn(1, 3, *size), (5, 3, 2)[:ndim])
+        pixels = torch.full((3, *size) if ndim == 2 else (size[0], 3, *size[1:]), 100, dtype=torch.uint8)
+        made.append(Row(f"net{number}", result, pixels, result.strongest(), "owl (90.0%). "))
+    return made
+
+
+def test_outline_is_the_edges_of_the_mask():
+    mask = torch.tensor([[False, True, True], [False, False, True]])
+    edges = {frozenset(map(tuple, pair)) for pair in outline(mask, 20, 30).tolist()}
+    points = [(10, 0), (20, 0), (30, 0), (30, 10), (30, 20), (20, 20), (20, 10), (10, 10), (10, 0)]
+    assert edges == {frozenset(pair) for pair in itertools.pairwise(points)}
+    assert len(outline(torch.zeros(2, 3, dtype=torch.bool), 20, 30)) == 0
+
+
+def test_draw_has_the_columns_of_the_paper():
+    two = rows(2, cgnl.CGNL(8, 8, groups=2), cgnl.NonLocal(8, 4))
+    figure = draw(two, parts={"beak": (3.0, 4.0), "tail": (99.0, 4.0)})
+    titles = [axis.get_title() for axis in figure.axes]
+    chosen = [m.name.replace(", ", "\n") for m in two[0].maps]
+    assert titles == ["reference", *chosen, "true parts", "reference", "all channels", "", "", "", "", "true parts"]
+    (offsets,) = [c.get_offsets() for c in figure.axes[6].collections]
+    assert offsets.tolist() == [[3.0, 4.0]]  # the tail is not in the picture
+    caption = figure._supxlabel.get_text().replace("\n", " ")
+    assert "net0: owl (90.0%). 1: CGNL, Dot(), 2 groups, rank 1" in caption
+    assert "net1: owl (90.0%). 1: non-local, softmax" in caption
+    assert "at 0.7 or above" in caption
+
+
+def test_draw_marks_reference_and_related_patches():
+    (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
+    panel = draw([row], threshold=0.5).axes[1]
+    (green,) = [p for p in panel.patches if isinstance(p, Rectangle)]
+    assert (green.get_xy(), green.get_width(), green.get_height()) == ((4, 2), 2, 2)
+    related = row.maps[0].related(0.5)
+    drawn = [c for c in panel.collections if isinstance(c, LineCollection)][-1].get_segments()
+    assert np.array_equal(np.array(drawn), outline(related, 8, 12).numpy())
+    picture = panel.images[0].get_array()
+    bright = related.repeat_interleave(2, 0).repeat_interleave(2, 1).numpy()
+    assert (picture[bright] == 100).all()
+    assert (picture[~bright] == 40).all()
+
+
+def test_draw_with_heat_and_grad_cam():
+    (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
+    heated = draw([row], heat=True).axes[1].images[0].get_array().astype(float).sum(-1)
+    y, x = divmod(int(row.maps[0].scaled.argmax()), 6)  # inferno's brightness rises with the value
+    assert heated[2 * y : 2 * y + 2, 2 * x : 2 * x + 2].max() == heated.max() > heated.min()
+    beside = Row(row.title, row.attention, row.pixels, row.maps[:1], grad_cam=torch.rand(4, 6))
+    axes = draw([beside]).axes
+    assert [a.get_title() for a in axes[2:]] == ["Grad-CAM"]
+    assert not axes[2].collections  # it relates nothing
+
+
+def test_constant_map_says_so():
+    (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
+    flat = Row(row.title, row.attention, row.pixels, [Map("group 0", torch.ones(4, 6))])
+    assert draw([flat]).axes[1].get_title() == "group 0 (constant)"
+
+
+def test_draw_of_a_clip_is_a_strip_of_frames():
+    two = rows(3, cgnl.CGNL(8, 4, ndim=3, groups=2), cgnl.NonLocal(8, 4, ndim=3))
+    figure = draw(two)
+    assert len(figure.axes) == (1 + 4 + 1 + 1) * 4
+    assert [a.get_title() for a in figure.axes[:4]] == [f"frame {t}" for t in range(4)]
+    greens = [i for i, a in enumerate(figure.axes) if any(isinstance(p, Rectangle) for p in a.patches)]
+    assert greens == [4 * line + 2 for line in range(7)]  # in the reference's frame alone
+    first = two[0].maps[0].related()
+    for t in range(4):
+        drawn = figure.axes[4 + t].collections[-1].get_segments()
+        assert np.array_equal(np.array(drawn).reshape(-1, 2, 2), outline(first[t // 2], 8, 12).numpy())
+
+
+def test_frames_are_all_frames_with_every_map(tmp_path):
+    (row,) = rows(3, cgnl.CGNL(8, 4, ndim=3, groups=2))
+    pictures = frames([row])
+    height, width = 24 * 8, 24 * 12  # 8 pixels become at least 192
+    assert pictures.shape == (4, 3, 18 + height, 5 * width)
+    green = (pictures == torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None]).all(1)
+    assert green.flatten(1).any(1).tolist() == [False, False, True, False]
+    y, x = green[2].nonzero().amin(0).tolist(), green[2].nonzero().amax(0).tolist()
+    assert (y, x) == ([18 + 48, 96], [18 + 95, 143])
+    write_video(pictures[:, :, :-1, :-1], tmp_path / "a.mp4")
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        back = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert (len(back), back[0].shape) == (4, (18 + height, 5 * width, 3))
+    inside = torch.from_numpy(back[1])[40:200, 20:260].float()
+    assert inside.mean() == pytest.approx(100, abs=4)
