@@ -163,13 +163,14 @@ class Task(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optim = self.config.optim
+        # Lightning neither clips nor scales gradients for an optimizer that does both by itself.
         sgd = torch.optim.SGD(
             [parameter for parameter in self.network.parameters() if parameter.requires_grad],
             lr=self.lr,
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
             nesterov=optim.nesterov,
-            fused=self.device.type == "cuda" and self.config.optim.clip_norm is None,  # Lightning does not clip for it
+            fused=self.device.type == "cuda" and self.config.precision != "16" and optim.clip_norm is None,
         )
         rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: schedule.factor(optim, self.steps_per_epoch, step))
         return {"optimizer": sgd, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
