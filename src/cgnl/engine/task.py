@@ -15,6 +15,7 @@ from ..data.loading import Batch
 from ..data.sources import Kind
 from ..data.transforms import network_input
 from . import schedule
+from .answers import Answer
 from .config import Config, plain
 
 log = logging.getLogger("cgnl")
@@ -88,8 +89,9 @@ class Classification(pl.LightningModule):
         """Sentences on files that could not be read."""
         self.results: dict[str, float] = {}
         """Of the last test."""
-        self.right: dict[int, bool] | None = None
-        """Whether each test sample was named rightly, for those who put a dict here."""
+        self.answers: list[Answer] = []
+        """What the last test said of each sample, in their order."""
+        self._said: list[tuple[Tensor, Tensor]] = []
         if config.channels_last:
             network.to(memory_format=torch.channels_last_3d if kind == "videos" else torch.channels_last)
         if config.compile:
@@ -125,11 +127,12 @@ class Classification(pl.LightningModule):
         self.view_tally.update(F.cross_entropy(logits, labels), logits, labels)
         scores = logits.softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
         self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), scores, batch.labels)
-        if self.right is not None:
-            named = (scores.argmax(1) == batch.labels).tolist()
-            self.right.update(zip(batch.samples.tolist(), named, strict=True))
+        score, predicted = scores.max(1)
+        said = torch.stack((batch.labels.double(), predicted.double(), score.double()), 1)  # [B, 3]
+        self._said.append((batch.samples, said))  # it stays on the device until the end, so that nothing waits
 
     def on_validation_epoch_start(self) -> None:
+        self._said = []
         if _processes() > 1:  # test what the first process will save
             for buffer in self.network.buffers():
                 torch.distributed.broadcast(buffer, src=0)
@@ -145,6 +148,12 @@ class Classification(pl.LightningModule):
             self.results["test_views"] = views["count"] // results["count"]
         for tally in (self.test_tally, self.view_tally):
             tally.reset()
+        mine = [
+            Answer(sample, int(label), int(predicted), score)
+            for samples, said in self._said
+            for sample, (label, predicted, score) in zip(samples.tolist(), said.tolist(), strict=True)
+        ]
+        self.answers = sorted(answer for process in _of_all_processes(mine) for answer in process)
         self.log("test_top1", self.results["test_top1"], logger=False)
 
     def note(self, batch: Batch) -> None:
@@ -160,9 +169,7 @@ class Classification(pl.LightningModule):
         """Let every process know what the others could not read."""
         if _processes() == 1:
             return
-        all_of_them: list[Any] = [None] * _processes()
-        torch.distributed.all_gather_object(all_of_them, self.problems)
-        together = set().union(*all_of_them)
+        together = set().union(*_of_all_processes(self.problems))
         for problem in sorted(together - self.problems):
             log.warning("skipped: %s", problem)
         self.problems = together
@@ -210,6 +217,15 @@ class Classification(pl.LightningModule):
         self.results = dict(checkpoint["cgnl"]["results"])
         if self.global_rank == 0:  # the sums are those of all processes
             self.train_tally.restore(checkpoint["cgnl"]["tally"])
+
+
+def _of_all_processes(mine: Any) -> list[Any]:
+    """What each process has, in their order."""
+    if _processes() == 1:
+        return [mine]
+    everything: list[Any] = [None] * _processes()
+    torch.distributed.all_gather_object(everything, mine)
+    return everything
 
 
 def _processes() -> int:
