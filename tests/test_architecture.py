@@ -30,7 +30,7 @@ LOOKS_AT = {
     "surgery": {"ops", "blocks"},
     "models": CORE | {"extras"},
     "data": {"extras"},
-    "engine": UP_TO_MODELS | {"data"},
+    "engine": UP_TO_MODELS | {"data", "explain"},
     "explain": UP_TO_MODELS,
     "bench": UP_TO_MODELS,
     "export": UP_TO_MODELS,
@@ -39,10 +39,15 @@ LOOKS_AT = {
 }
 """Room -> other rooms it may import. The package's own ``__init__`` looks everywhere, lazily."""
 
-COMMANDS = {"cgnl.explain.command", "cgnl.explain.diagnose"}
-"""Modules of other rooms that are commands, and may look at the engine and the data too."""
+COMMANDS = {f"cgnl.explain.{name}" for name in ("command", "diagnose", "page", "app")}
+"""Modules of other rooms that are commands, and may look at the engine and the data too. It may not look back."""
 
-ONLY_IN = {"triton": "cgnl.ops.fused", "lightning": "cgnl.engine", "pytorch_lightning": "cgnl.engine"}
+ONLY_IN = {
+    "triton": "cgnl.ops.fused",
+    "lightning": "cgnl.engine",
+    "pytorch_lightning": "cgnl.engine",
+    "gradio": "cgnl.explain.app",
+}
 
 
 def room_of(module: str) -> str:
@@ -99,6 +104,11 @@ def test_module_looks_only_where_its_room_may(module):
     assert room in LOOKS_AT, f"give the new room {room!r} its place in LOOKS_AT"
     seen = {room_of(name) for name in imports_of(module) if name.startswith("cgnl.")}
     assert seen <= LOOKS_AT[room] | {room} | ({"data", "engine"} if module in COMMANDS else set())
+
+
+@pytest.mark.parametrize("module", [name for name in FILES if room_of(name) == "engine"])
+def test_engine_looks_at_no_command(module):
+    assert COMMANDS.isdisjoint(imports_of(module))
 
 
 @pytest.mark.parametrize("module", [name for name in FILES if room_of(name) in CORE])

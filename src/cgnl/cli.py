@@ -22,6 +22,8 @@ COMMANDS = {
         "show what it attends to: cgnl explain best.ckpt FILE --at x,y -o a.png",
     ),
     "diagnose": ("cgnl.explain.diagnose:diagnose", "whether the attention matters: cgnl diagnose best.ckpt [FOLDER]"),
+    "report": ("cgnl.engine.report.command:command", "a page about a run, or several: cgnl report RUN [RUN ...]"),
+    "app": ("cgnl.explain.app:app", "try networks in a browser: cgnl app best.ckpt [OTHER.ckpt]"),
     "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
     "bench": ("cgnl.bench.command:bench", "measure time, memory and error: cgnl bench block | network | ops"),

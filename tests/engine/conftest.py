@@ -83,6 +83,12 @@ def _networks(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def _reports(monkeypatch):
+    """Only the tests of reports wait for them."""
+    monkeypatch.setattr("cgnl.engine.train.try_to_report", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
 def _alone() -> Iterator[None]:
     """What a run changes in its process is put back."""
     environment, log = dict(os.environ), logging.getLogger("cgnl")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from cgnl.engine import callbacks
 from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset
 from cgnl.engine.task import Classification
-from cgnl.engine.train import command, fitting_batch, resolved, train
+from cgnl.engine.train import command, fitting_batch, repeat_by, resolved, train
 from tests.engine.conftest import PICTURES, SETTINGS, options, same, table, weights, write_pictures
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +172,7 @@ def test_train_leaves_a_folder_with_everything(run):
     result = run()
     names = {path.name for path in result.folder.iterdir()}
     wanted = {"config.yaml", "metrics.csv", "best.ckpt", "last.ckpt", "log.txt", "environment.json", "results.json"}
-    assert names == wanted
+    assert names == wanted | {"predictions.csv"}
 
 
 def test_train_writes_its_settings_as_a_recipe(run, tmp_path):
@@ -334,9 +335,14 @@ def test_train_learns(run):
 
 def test_command_without_a_recipe_learns_the_embedded_pictures(tmp_path, monkeypatch):
     told = {}
-    monkeypatch.setattr("cgnl.engine.train.train", lambda config, resume: told.update(config=config, resume=resume))
+    monkeypatch.setattr("cgnl.engine.train.train", lambda *given: told.update(given=given))
     command(resume=True, **{"runs": str(tmp_path)})
-    assert told == {"config": load("parts", {"runs": str(tmp_path)}), "resume": True}
+    assert told["given"] == (load("parts", {"runs": str(tmp_path)}), True, f"cgnl train runs={tmp_path}")
+
+
+def test_repeat_by_is_read_by_a_shell_as_it_was_meant():
+    line = repeat_by("parts", {"name": "it's", "data.area": "[0.5, 1]"})
+    assert shlex.split(line) == ["cgnl", "train", "parts", "name=it's", "data.area=[0.5, 1]"]
 
 
 def test_resolved_names_a_run_by_dataset_network_and_block():

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from torch import Tensor
-
-from ..extras import need
 from .embedded import EMBEDDED
+from .images import to_image
 
 
 def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str, ...]:
@@ -21,13 +19,9 @@ def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str
         path = root / classes[drawing.label] / f"{index:05}"
         path.parent.mkdir(parents=True, exist_ok=True)
         if drawing.pixels.ndim == 3:
-            _write(drawing.pixels, path.with_suffix(".png"))
+            to_image(drawing.pixels).save(path.with_suffix(".png"))
             continue
         path.mkdir()
         for number, frame in enumerate(drawing.pixels):
-            _write(frame, path / f"{number:03}.png")
+            to_image(frame).save(path / f"{number:03}.png")
     return classes
-
-
-def _write(pixels: Tensor, path: Path) -> None:
-    need("PIL.Image", "data").fromarray(pixels.permute(1, 2, 0).numpy()).save(path)

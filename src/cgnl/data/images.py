@@ -44,6 +44,11 @@ def read_image(path: Path | str) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()  # [3, H, W]
 
 
+def to_image(pixels: Tensor) -> Any:
+    """uint8 [3, H, W] as a picture of Pillow."""
+    return need("PIL.Image", "data").fromarray(pixels.permute(1, 2, 0).contiguous().cpu().numpy())
+
+
 def is_empty(path: Path | str) -> bool:
     """Whether a file has no bytes."""
     return Path(path).stat().st_size == 0

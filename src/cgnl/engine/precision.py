@@ -4,9 +4,8 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from ..extras import need
+from . import processes
 
 NUMBERS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 NUMBERS += ("ar_1", "ar_10", "ar_100", "ar_small", "ar_medium", "ar_large")
@@ -44,11 +43,7 @@ class Collected:
 
     def of_all_processes(self) -> tuple[list[int], list[dict[str, Any]]]:
         """Pictures and results in one order, however many processes there are."""
-        mine: Any = (self.pictures, self.results)
-        parts: list[Any] = [mine]
-        if torch.distributed.is_initialized():
-            parts = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(parts, mine)
+        parts = processes.of_all((self.pictures, self.results))
         pictures = sorted(picture for part in parts for picture in part[0])
         return pictures, sorted((row for part in parts for row in part[1]), key=lambda row: row["image_id"])
 

@@ -16,7 +16,8 @@ from ..data.index import Kind
 from ..data.loading import Batch
 from ..data.scenes import SceneBatch
 from ..data.transforms import network_input
-from . import schedule
+from . import processes, schedule
+from .answers import Answer
 from .config import Config, plain
 from .datasets import best_metric
 
@@ -102,6 +103,8 @@ class Task(pl.LightningModule):
         """Of the last test."""
         self.metric = f"test_{best_metric(kind)}"
         """The result by which tests are compared."""
+        self.answers: list[Answer] = []
+        """What the last test said of each sample, in their order, where it names samples."""
         if config.channels_last:
             network.to(memory_format=torch.channels_last_3d if kind == "videos" else torch.channels_last)
 
@@ -121,7 +124,7 @@ class Task(pl.LightningModule):
         torch.manual_seed(draws.initial_seed())
 
     def on_validation_epoch_start(self) -> None:
-        if processes() > 1:  # test what the first process will save
+        if processes.count() > 1:  # test what the first process will save
             for buffer in self.network.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
@@ -138,16 +141,14 @@ class Task(pl.LightningModule):
         self.problems |= new
         for problem in sorted(new):
             log.warning("skipped: %s", problem)
-        if processes() == 1:
+        if processes.count() == 1:
             self.check_problems()
 
     def gather_problems(self) -> None:
         """Let every process know what the others could not read."""
-        if processes() == 1:
+        if processes.count() == 1:
             return
-        all_of_them: list[Any] = [None] * processes()
-        torch.distributed.all_gather_object(all_of_them, self.problems)
-        together = set().union(*all_of_them)
+        together = set().union(*processes.of_all(self.problems))
         for problem in sorted(together - self.problems):
             log.warning("skipped: %s", problem)
         self.problems = together
@@ -199,10 +200,6 @@ class Task(pl.LightningModule):
             self.train_tally.restore(checkpoint["cgnl"]["tally"])
 
 
-def processes() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
 class Classification(Task):
     """A network that learns to name samples."""
 
@@ -213,8 +210,7 @@ class Classification(Task):
     def __init__(self, network: nn.Module, config: Config, *rest: Any, **options: Any):
         super().__init__(network, config, *rest, **options)
         self.test_tally, self.view_tally = Tally(), Tally()
-        self.right: dict[int, bool] | None = None
-        """Whether each test sample was named rightly, for those who put a dict here."""
+        self._said: list[tuple[Tensor, Tensor]] = []
         if config.compile:
             network.compile()
 
@@ -244,9 +240,13 @@ class Classification(Task):
         self.view_tally.update(F.cross_entropy(logits, labels), logits, labels)
         scores = logits.softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
         self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), scores, batch.labels)
-        if self.right is not None:
-            named = (scores.argmax(1) == batch.labels).tolist()
-            self.right.update(zip(batch.samples.tolist(), named, strict=True))
+        score, predicted = scores.max(1)
+        said = torch.stack((batch.labels.double(), predicted.double(), score.double()), 1)  # [B, 3]
+        self._said.append((batch.samples, said))  # it stays on the device until the end, so that nothing waits
+
+    def on_validation_epoch_start(self) -> None:
+        super().on_validation_epoch_start()
+        self._said = []
 
     def on_validation_epoch_end(self) -> None:
         self.gather_problems()
@@ -257,3 +257,9 @@ class Classification(Task):
             self.results["test_views"] = views["count"] // results["count"]
         for tally in (self.test_tally, self.view_tally):
             tally.reset()
+        mine = [
+            Answer(sample, int(label), int(predicted), score)
+            for samples, said in self._said
+            for sample, (label, predicted, score) in zip(samples.tolist(), said.tolist(), strict=True)
+        ]
+        self.answers = sorted(answer for process in processes.of_all(mine) for answer in process)

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import logging
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +14,13 @@ from torch import nn
 
 from ..models import is_detector
 from . import schedule
+from .answers import save_answers
 from .checkpoint import build_network, load_network, read
 from .config import EMBEDDED, Config, Data, load, to_yaml
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training
 from .folder import check_same, environment, open_log, run_folder, shared, start_log, stop_log
 from .loaders import Loaders
+from .report.command import try_to_report
 from .words import conclude, introduce
 
 log = logging.getLogger("cgnl")
@@ -46,15 +49,19 @@ def command(recipe: str | None = None, *, resume: bool = False, **settings: Any)
         resume: go on with the run of this name that was stopped.
         settings: what is to be other than in the recipe, such as data.root=my_birds.
     """
+    given = recipe
     if recipe is None:
-        given: dict[str, Any] = {name: settings.get(f"data.{name}") for name in ("dataset", "root", "annotations")}
-        name = dataset_name(Data(**given))
+        known: dict[str, Any] = {name: settings.get(f"data.{name}") for name in ("dataset", "root", "annotations")}
+        name = dataset_name(Data(**known))
         recipe = name if name in EMBEDDED else "base_objects" if name == "coco" else None
-    train(load(recipe, settings), resume)
+    train(load(recipe, settings), resume, repeat_by(given, settings))
 
 
-def train(config: Config, resume: bool = False) -> Result:
-    """Train a network and test it; ``resume`` goes on with a run of this name that was stopped."""
+def train(config: Config, resume: bool = False, repeat: str | None = None) -> Result:
+    """Train a network and test it; ``resume`` goes on with a run of this name that was stopped.
+
+    ``repeat`` is the command that does it again, for whoever reads about the run.
+    """
     from .trainer import check_machine, first_process
 
     dataset = open_dataset(config.data)
@@ -66,12 +73,20 @@ def train(config: Config, resume: bool = False) -> Result:
     folder = run_folder(config, resume)
     try:
         console = start_log(first_process())
-        return _train(config, dataset, batch_size, folder, console, resume)
+        return _train(config, dataset, batch_size, folder, console, resume, repeat)
     finally:
         stop_log()
 
 
-def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, console: Any, resume: bool) -> Result:
+def _train(
+    config: Config,
+    dataset: Dataset,
+    batch_size: int,
+    folder: Path,
+    console: Any,
+    resume: bool,
+    repeat: str | None,
+) -> Result:
     from .callbacks import Bar, Saver, Stopped, Table
     from .trainer import averaging, first_process, make_trainer, seed_everything, stopping, tensorboard
 
@@ -84,7 +99,7 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
         folder.mkdir(parents=True, exist_ok=True)
         open_log(folder)
         (folder / "config.yaml").write_text(to_yaml(config))
-        (folder / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
+        (folder / "environment.json").write_text(json.dumps({"command": repeat, **environment()}, indent=2) + "\n")
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     objects = dataset.kind == "objects"
     lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, objects)
@@ -144,7 +159,10 @@ def _train(config: Config, dataset: Dataset, batch_size: int, folder: Path, cons
     table.pass_time()
     result = Result(folder, task.results, saver.best, tuple(table.rows), len(task.problems), table.seconds)
     if trainer.is_global_zero:
+        if task.answers:  # none where a run that has ended is resumed
+            save_answers(folder, dataset, task.answers)
         conclude(config, dataset, result)
+        try_to_report(folder)
     return result
 
 
@@ -163,6 +181,12 @@ def make_task(network: nn.Module, config: Config, dataset: Dataset, **options: A
 def trainer_options(dataset: Dataset) -> dict[str, Any]:
     """What Lightning's trainer is told of a dataset."""
     return {"benchmark": False} if dataset.kind == "objects" else {}  # each size of picture would be measured anew
+
+
+def repeat_by(recipe: str | None, settings: dict[str, Any]) -> str:
+    """The command that begins the same run again."""
+    words = [f"{name}={value}" for name, value in settings.items()]
+    return shlex.join(["cgnl", "train", *([recipe] if recipe else []), *words])
 
 
 def check_input(network: nn.Module, config: Config, dataset: Dataset) -> None:

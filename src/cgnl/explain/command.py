@@ -1,8 +1,8 @@
 """``cgnl explain``: what a trained network attends to in a picture or a clip."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -72,7 +72,7 @@ def explain(
         seen = see(trained, file)
         network = trained.network.to(find_device(device))
         row = look(
-            network, trained.classes, seen, place, block, group, by_group, columns, grad_cam, _title(path, paths)
+            network, trained.classes, seen, place, block, group, by_group, columns, grad_cam, title_of(path, paths)
         )
         rows.append(row)
         parts = parts or {name: seen.inside(*where) for name, where in cub_parts(file).items()}
@@ -128,7 +128,7 @@ def _numbers(at: str | None) -> tuple[float, ...] | None:
     return numbers
 
 
-def _title(path: str, paths: list[Any]) -> str:
+def title_of(path: str, paths: Sequence[str]) -> str:
     """The run that a checkpoint is of, and its name where that is not enough."""
     name = Path(path).resolve().parent.name
     same = [other for other in paths if Path(other).resolve().parent.name == name]

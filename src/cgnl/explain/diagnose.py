@@ -40,13 +40,10 @@ def run(test: Test, block: str | None = None) -> Diagnosis:
     """The diagnosis of a network on the samples of its test."""
     known = blocks_of(test.trained.network)
     name = find_block(known, block)
-    right: dict[int, bool] = {}
 
     def outcomes() -> list[bool]:
-        right.clear()
-        test.task.right = right
         test.run()
-        return [right[sample] for sample in sorted(right)]
+        return [answer.right for answer in test.task.answers]
 
     data = test.config.data
     drawn = test.dataset.kind == "images" or test.dataset.name in EMBEDDED

@@ -87,8 +87,8 @@ def frames(rows: Sequence[Row]) -> Tensor:
         lines = []
         for row in rows:
             frame = _enlarged(row.pixels[t])
-            line = [_titled(_with_reference(frame, row, t), row.title)]
-            line += [_titled(_heated(frame, _at_frame(m, t, count)), _label(m)) for m, _ in row.panels]
+            line = [_titled(with_reference(frame, row, t), row.title)]
+            line += [_titled(heated(frame, at_frame(m, t, count)), _label(m)) for m, _ in row.panels]
             line += [torch.zeros_like(line[0])] * (panels - len(line))
             lines.append(torch.cat(line, 2))
         pictures.append(torch.cat(lines, 1))
@@ -183,10 +183,10 @@ def _panel(
 ) -> None:
     """One map over one picture: related patches outlined and the rest dimmed, or the map as a heat."""
     height, width = pixels.shape[-2:]
-    scaled = shown.scaled if frame is None else _at_frame(shown, frame, row.pixels.shape[0])  # [h, w]
+    scaled = shown.scaled if frame is None else at_frame(shown, frame, row.pixels.shape[0])  # [h, w]
     related = None if threshold is None else scaled >= threshold
     if heat:
-        _show(axis, _heated(pixels, scaled))
+        _show(axis, heated(pixels, scaled))
     elif related is not None:
         inside = F.interpolate(related.float()[None, None], (height, width))[0, 0]  # [H, W]
         _show(axis, (pixels * (DIMMED + (1 - DIMMED) * inside)).byte())
@@ -234,12 +234,12 @@ def _label(shown: Map) -> str:
     return shown.name.replace(", ", "\n") + (" (constant)" if constant else "")
 
 
-def _at_frame(shown: Map, frame: int, count: int) -> Tensor:
+def at_frame(shown: Map, frame: int, count: int) -> Tensor:
     """What a scaled map of a clip says about one of its frames, [h, w]."""
     return shown.scaled[frame * shown.values.shape[0] // count]
 
 
-def _heated(pixels: Tensor, scaled: Tensor) -> Tensor:
+def heated(pixels: Tensor, scaled: Tensor) -> Tensor:
     """A scaled map [h, w] as colours over grey pixels [3, H, W]."""
     values = F.interpolate(scaled.float()[None, None], pixels.shape[-2:], mode="bilinear")[0, 0]  # [H, W]
     colours = need("matplotlib", "explain").colormaps[COLOURS](values.clamp(0, 1).numpy())[..., :3]
@@ -252,7 +252,7 @@ def _enlarged(pixels: Tensor) -> Tensor:
     return pixels.repeat_interleave(times, -2).repeat_interleave(times, -1)
 
 
-def _with_reference(pixels: Tensor, row: Row, frame: int) -> Tensor:
+def with_reference(pixels: Tensor, row: Row, frame: int) -> Tensor:
     """The frame with the reference patch in green, in its own frame alone."""
     if frame != int(row.attention.at[-1]):
         return pixels

@@ -1,0 +1,54 @@
+"""What a network said of each test sample: ``predictions.csv`` in the folder of a run."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .checkpoint import whole_file
+from .datasets import Dataset
+
+FILE = "predictions.csv"
+
+
+class Answer(NamedTuple):
+    """One test sample, with classes by number as a test has them, or by name as the file has them."""
+
+    sample: int
+    label: int | str
+    predicted: int | str
+    score: float
+    """Probability of what was predicted."""
+    name: str = ""
+
+    @property
+    def right(self) -> bool:
+        return self.label == self.predicted
+
+
+def save_answers(folder: Path, dataset: Dataset, answers: Sequence[Answer]) -> None:
+    """One line for each test sample of a dataset, with the names of sample and classes."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(Answer._fields)
+    for a in answers:
+        label, predicted = (dataset.classes[int(number)] for number in (a.label, a.predicted))
+        writer.writerow((a.sample, label, predicted, f"{a.score:.6f}", dataset.test.name(a.sample)))
+    with whole_file(folder / FILE) as file:
+        file.write(text.getvalue().encode(errors="surrogateescape"))
+
+
+def read_answers(folder: Path) -> tuple[Answer, ...]:
+    """What is written in the folder of a run; nothing where there is no file."""
+    path = folder / FILE
+    if not path.exists():
+        return ()
+    try:
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            rows = list(csv.DictReader(file))
+            return tuple(
+                Answer(int(r["sample"]), r["label"], r["predicted"], float(r["score"]), r["name"]) for r in rows
+            )
+    except (csv.Error, KeyError, TypeError, ValueError):
+        raise ValueError(f"{path} is damaged: without it, cgnl report tests the network again") from None

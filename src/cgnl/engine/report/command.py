@@ -1,0 +1,68 @@
+"""``cgnl report``: what came out of a run, or of several side by side, as a page."""
+
+import logging
+from pathlib import Path
+
+from ...extras import need
+from ...models import is_detector
+from ..answers import save_answers
+from ..checkpoint import whole_file
+from .html import page
+from .run import Run, read_run, read_runs
+from .sections import SECTIONS
+
+log = logging.getLogger("cgnl")
+
+
+def command(run: str, *more: str, output: str | None = None, test: bool = False) -> None:
+    """Write a report: curves, results, classes, confusions, attention, settings.
+
+    Args:
+        run: the folder of a run, such as runs/first.
+        more: further runs, to be put side by side.
+        output: (-o) where it goes. Nothing: RUN/report.html; of several, comparison.html beside the first.
+        test: test the last checkpoint of a run that has not finished, too.
+    """
+    need("matplotlib", "explain")
+    runs = [with_answers(r, test) for r in read_runs([run, *more])]
+    usual = runs[0].folder.parent / "comparison.html" if more else runs[0].folder / "report.html"
+    target = Path(output) if output else usual
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write(runs, target)
+    print(f"{target} written")
+
+
+def try_to_report(folder: Path) -> None:
+    """The report at the end of a run, which has been worth its time without one too."""
+    try:
+        write([read_run(folder)], folder / "report.html")
+    except Exception as error:  # whatever it is, the network is trained and saved
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        log.warning("there is no report: %s; cgnl report %s tries again", reason, folder)
+    else:
+        log.info("a report: %s", folder / "report.html")
+
+
+def write(runs: list[Run], target: Path) -> None:
+    """Write the report of some runs."""
+    content = page(", ".join(run.title for run in runs), *(section(runs) for section in SECTIONS))
+    with whole_file(target) as file:
+        file.write(content.encode(errors="replace"))
+
+
+def with_answers(run: Run, test: bool) -> Run:
+    """The run with what its network says of each test sample. It is tested if that was not written down.
+
+    A run that is not finished may be under way: its network is tested only when that is asked for.
+    """
+    checkpoint = run.folder / "last.ckpt"
+    names = not is_detector(run.config.model.name or "")  # what finds objects has no answer for a sample
+    if run.answers or not names or not checkpoint.exists() or not (run.finished or test):
+        return run
+    from ..evaluate import prepare
+
+    print(f"{checkpoint} is tested, for there is no predictions.csv")
+    ready = prepare(checkpoint, {"devices": 1})
+    ready.run()
+    save_answers(run.folder, ready.dataset, ready.task.answers)
+    return read_run(run.folder, run.title)

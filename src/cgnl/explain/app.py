@@ -1,0 +1,253 @@
+"""``cgnl app``: a page on which anybody can try networks and look into them."""
+
+import html
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..data.images import IMAGE_SUFFIXES, to_image
+from ..data.video import VIDEO_SUFFIXES
+from ..extras import need
+from .maps import THRESHOLD
+from .page import (
+    ALL,
+    STRONGEST,
+    STYLES,
+    Look,
+    Network,
+    look,
+    look_at,
+    open_networks,
+    shown,
+    write_examples,
+    write_figure,
+)
+
+LARGEST = 64
+"""MiB of a file that is taken."""
+STYLE = """
+.gradio-container { max-width: 1200px !important; margin: 0 auto !important; }
+.look, .look button, .look .image-frame { border: none !important; background: none !important; }
+.look img { cursor: crosshair; max-height: 420px; }
+footer { display: none !important; }
+"""
+
+
+def app(
+    checkpoint: str,
+    other: str | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    device: str = "auto",
+) -> None:
+    """Serve a page: drop in a picture or a clip, click on it, see what the network attends to from there.
+
+    Args:
+        checkpoint: best.ckpt or last.ckpt of a run.
+        other: a second checkpoint, side by side with the first.
+        host: address to listen on; only this machine can reach the usual one, everybody can reach 0.0.0.0.
+        port: of the address; the first free one from 7860 on unless given.
+        device: cpu, cuda, or auto.
+    """
+    need("matplotlib", "explain")
+    networks = open_networks([checkpoint, *([other] if other else [])], device)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder goes away
+    with tempfile.TemporaryDirectory(prefix="cgnl-app-", ignore_cleanup_errors=True) as folder:
+        page = build(networks, Path(folder))
+        _, address, _ = page.launch(
+            server_name=host,
+            server_port=port,
+            share=False,
+            quiet=True,
+            prevent_thread_lock=True,
+            max_file_size=LARGEST * 2**20,
+            footer_links=[],
+            state_session_capacity=100,
+            ssr_mode=False,
+            theme=_theme(),
+            css=STYLE,
+        )
+        print(f"{address} is open; Ctrl-C ends it", flush=True)
+        try:
+            page.block_thread()
+        finally:
+            page.close()
+
+
+def load_gradio(folder: Path) -> Any:
+    """Gradio, told to keep its files in a folder of ours and to report to nobody."""
+    os.environ["GRADIO_TEMP_DIR"] = str(folder)
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    return need("gradio", "app")
+
+
+class Column(NamedTuple):
+    """What is on the page of one network."""
+
+    picture: Any
+    block: Any
+    group: Any
+    channel: Any
+    top: Any
+    caption: Any
+
+
+def build(networks: Sequence[Network], folder: Path) -> Any:
+    """The page. What a visitor looks at is in a state of their own; no visit changes anything here."""
+    gr = load_gradio(folder)
+    clips = networks[0].trained.kind == "videos"
+    thing, suffixes = ("clip", VIDEO_SUFFIXES) if clips else ("picture", IMAGE_SUFFIXES)
+    examples = [str(path) for path in write_examples(networks[0], folder)]
+    with gr.Blocks(title="cgnl", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
+        looks = gr.State([], time_to_live=3600)
+        gr.Markdown(
+            f"## What {'it attends' if len(networks) == 1 else 'they attend'} to\n"
+            f"Drop in a {thing}, then click anywhere on it: that is the reference position."
+        )
+        with gr.Row():
+            with gr.Column(scale=1, min_width=260):
+                file = gr.File(label=f"A {thing}", file_types=sorted(suffixes), height=130, elem_id="file")
+                gallery = gr.Dataset(
+                    components=[gr.Video(visible=False) if clips else gr.Image(visible=False)],
+                    samples=[[path] for path in examples],
+                    label="Or one of these",
+                    visible=bool(examples),
+                    elem_id="examples",
+                )
+                style = gr.Radio(STYLES, value=STYLES[0], label="Show", elem_id="style")
+                threshold = gr.Slider(0.05, 1, THRESHOLD, step=0.05, label="Threshold", elem_id="threshold")
+                frame = gr.Slider(0, 1, 0, step=1, label="Frame", visible=False, elem_id="frame")
+                download = gr.DownloadButton("Download the figure", interactive=False, elem_id="download")
+            columns = [_column(gr, network.title, number) for number, network in enumerate(networks)]
+        choices = [*(c.group for c in columns), *(c.channel for c in columns), threshold, style, frame]
+
+        def drawn(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
+            """What follows from a choice: the pictures."""
+            each, (at_least, how, t) = _split(looked, chosen)
+            pictures = [to_image(shown(one, group, channel, at_least, how, int(t))) for one, group, channel in each]
+            return dict(zip((c.picture for c in columns), pictures, strict=True))
+
+        def looked_again(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
+            """What follows from another look: what is remembered, the pictures, and the words below them."""
+            words = {c.caption: _caption(one) for c, one in zip(columns, looked, strict=True)}
+            return {looks: looked, **drawn(looked, *chosen), **words}
+
+        def open_file(path: str | None, *chosen: Any) -> dict[Any, Any]:
+            """A new file: choices that depend on it begin anew."""
+            if path is None:
+                return {looks: gr.skip()}
+            looked = look_at(networks, path)
+            last, count = max(looked[0].frames - 1, 0), len(columns)
+            fresh = looked_again(looked, *[ALL] * count, *[STRONGEST] * count, *chosen[-3:-1], 0)
+            for column, one in zip(columns, looked, strict=True):
+                fresh[column.block] = gr.Dropdown(one.network.blocks, value=one.attention.block)
+                fresh[column.group] = gr.Dropdown(one.groups, value=ALL)
+                fresh[column.channel] = gr.Dropdown(one.channels(ALL), value=STRONGEST)
+                fresh[column.top] = one.top()
+            return fresh | {frame: gr.Slider(0, max(last, 1), 0, visible=last > 0)}
+
+        def move(click: Any, number: int, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
+            """Another reference position, for all networks."""
+            at = looked[number].place(*click.index, frame=int(chosen[-1]))
+            return looked_again([look(one.network, one.seen, at, one.attention.block) for one in looked], *chosen)
+
+        def choose_block(number: int, looked: list[Look], name: str, *chosen: Any) -> dict[Any, Any]:
+            one, looked, fresh = looked[number], [*looked], [*chosen]
+            looked[number] = look(one.network, one.seen, one.at, name)
+            fresh[number], fresh[len(columns) + number] = ALL, STRONGEST
+            groups = gr.Dropdown(looked[number].groups, value=ALL)
+            channels = gr.Dropdown(looked[number].channels(ALL), value=STRONGEST)
+            return looked_again(looked, *fresh) | {columns[number].group: groups, columns[number].channel: channels}
+
+        def choose_group(number: int, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
+            fresh = [*chosen]
+            fresh[len(columns) + number] = STRONGEST
+            channels = gr.Dropdown(looked[number].channels(chosen[number]), value=STRONGEST)
+            return drawn(looked, *fresh) | {columns[number].channel: channels}
+
+        def figure(looked: list[Look], *chosen: Any) -> Any:
+            """A file for each figure, which goes away with the folder or after an hour."""
+            each, (at_least, how, _) = _split(looked, chosen)
+            path = Path(tempfile.mkdtemp(dir=folder)) / "attention.png"
+            write_figure([one.row(group, channel) for one, group, channel in each], at_least, how, path)
+            return gr.DownloadButton(value=str(path), interactive=True)
+
+        def told(function: Callable[..., Any], *before: Any) -> Callable[..., Any]:
+            """The function with its first arguments given, and its errors as sentences on the page."""
+
+            def call(*arguments: Any) -> Any:
+                try:
+                    return function(*before, *arguments)
+                except (ValueError, OSError) as error:
+                    raise gr.Error(str(error), title="Not shown", print_exception=False) from None
+
+            return call
+
+        def moved(number: int) -> Callable[..., Any]:
+            def call(click: Any, *arguments: Any) -> Any:
+                return told(move, click, number)(*arguments)
+
+            call.__annotations__["click"] = gr.SelectData  # by which Gradio knows what is wanted
+            return call
+
+        everything = [looks, frame, *(part for column in columns for part in column)]
+        pictures = [column.picture for column in columns]
+        private = {"api_visibility": "private", "show_progress": "minimal", "show_progress_on": pictures}
+        seen, latest = [looks, *choices], private | {"trigger_mode": "always_last"}
+        first_of = told(lambda sample, *chosen: open_file(sample[0], *chosen))
+        events = [
+            file.upload(told(open_file), [file, *choices], everything, **private),
+            gallery.click(first_of, [gallery, *choices], everything, **private),
+            *([page.load(told(open_file, examples[0]), choices, everything, **private)] if examples else []),
+        ]
+        for number, c in enumerate(columns):
+            events += [
+                c.picture.select(moved(number), seen, everything, **private),
+                c.block.input(told(choose_block, number), [looks, c.block, *choices], everything, **private),
+                c.group.input(told(choose_group, number), seen, everything, **private),
+                c.channel.input(told(drawn), seen, everything, **latest),
+            ]
+        events += [control.input(told(drawn), seen, everything, **latest) for control in (threshold, style, frame)]
+        for event in events:
+            event.success(told(figure), seen, download, api_visibility="private", show_progress="hidden")
+    return page
+
+
+def _column(gr: Any, title: str, number: int) -> Column:
+    with gr.Column(scale=2, min_width=300):
+        gr.Markdown(f"### {html.escape(title)}")
+        look = {"show_label": False, "interactive": False, "format": "png", "buttons": []}
+        picture = gr.Image(elem_id=f"look{number}", elem_classes="look", **look)
+        caption = gr.Markdown(elem_id=f"caption{number}")
+        with gr.Row():
+            block = gr.Dropdown([], label="Block", elem_id=f"block{number}", scale=4, min_width=130)
+            group = gr.Dropdown([ALL], label="Group", elem_id=f"group{number}", scale=2, min_width=70)
+            channel = gr.Dropdown([STRONGEST], label="Channel", elem_id=f"channel{number}", scale=3, min_width=110)
+        top = gr.Label(show_label=False, show_heading=False, elem_id=f"top{number}")
+    return Column(picture, block, group, channel, top, caption)
+
+
+def _split(looked: Sequence[Look], chosen: Sequence[Any]) -> tuple[list[tuple[Look, str, str]], Sequence[Any]]:
+    """What is chosen: each network's group and channel, and then threshold, style and frame."""
+    count = len(looked)
+    return list(zip(looked, chosen[:count], chosen[count : 2 * count], strict=True)), chosen[2 * count :]
+
+
+def _caption(look: Look) -> str:
+    names = ("x", "y", "frame")
+    place = ", ".join(f"{name} {value:.0f}" for name, value in zip(names, look.at, strict=False))
+    return f"Reference at {place}. {look.attention.caption}"
+
+
+def _theme() -> Any:
+    """Colours and the system's own fonts: nothing is fetched from elsewhere."""
+    gr = need("gradio", "app")
+    return gr.themes.Default(
+        primary_hue="blue", font=("system-ui", "sans-serif"), font_mono=("system-ui", "sans-serif")
+    )

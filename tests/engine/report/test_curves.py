@@ -1,0 +1,44 @@
+import re
+
+from cgnl.engine.report.curves import draw_curves, panels
+from cgnl.engine.report.run import read_run
+
+from .conftest import ROWS
+from .test_html import Reader
+
+
+def test_panels_bring_training_and_test_together(folder):
+    found = panels([read_run(folder(rows=ROWS))])
+    assert found == {
+        "loss": ["train_loss", "test_loss"],
+        "top1": ["train_top1", "test_top1"],
+        "top5": ["test_top5"],
+        "lr": ["lr"],
+        "samples_per_second": ["samples_per_second"],
+    }
+
+
+def test_panels_take_columns_of_other_tasks(folder):
+    found = panels([read_run(folder(rows=[{"epoch": 1, "train_loss_mask": 1, "test_box_ap": 0.3}]))])
+    assert found == {"loss_mask": ["train_loss_mask"], "box_ap": ["test_box_ap"]}
+
+
+def test_draw_curves_suits_its_page(folder):
+    text = draw_curves([read_run(folder(rows=ROWS))])
+    assert text is not None
+    assert text.startswith("<svg")
+    assert "currentColor" in text
+    assert re.search(r"https?:|#010203|<metadata", text) is None
+    words = Reader(text).text
+    assert all(title in words for title in ("loss", "top-1, %", "top-5, %", "learning rate", "samples per second"))
+
+
+def test_draw_curves_names_runs(folder):
+    runs = [read_run(folder("a<b", rows=ROWS)), read_run(folder("two", rows=ROWS[:1]))]
+    words = Reader(draw_curves(runs) or "").text
+    assert "a<b" in words
+    assert "two" in words
+
+
+def test_draw_curves_of_nothing(folder):
+    assert draw_curves([read_run(folder())]) is None
