@@ -1,6 +1,6 @@
 import re
 
-from cgnl.engine.report.curves import draw_curves, panels
+from cgnl.engine.report.curves import draw_curves, is_share, panels, words
 from cgnl.engine.report.run import read_run
 
 from .conftest import ROWS
@@ -21,6 +21,23 @@ def test_panels_bring_training_and_test_together(folder):
 def test_panels_take_columns_of_other_tasks(folder):
     found = panels([read_run(folder(rows=[{"epoch": 1, "train_loss_mask": 1, "test_box_ap": 0.3}]))])
     assert found == {"loss_mask": ["train_loss_mask"], "box_ap": ["test_box_ap"]}
+
+
+def test_panels_leave_details_of_average_precision_to_the_table(folder):
+    row = {"epoch": 1, "test_box_ap50": 0.3, "test_box_ap75": 0.2, "test_mask_ap_small": -1, "test_mask_ar_100": 0.4}
+    assert panels([read_run(folder(rows=[row]))]) == {"box_ap50": ["test_box_ap50"]}
+
+
+def test_words_and_shares_of_average_precision():
+    assert words("test_box_ap50") == "test box AP50"
+    assert words("mask_ar_100") == "mask AR 100"
+    assert words("best_top1") == "best test top-1 between epochs"
+    assert [is_share(name) for name in ("test_mask_ap", "best_top1", "loss_box_reg", "lr")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_draw_curves_suits_its_page(folder):

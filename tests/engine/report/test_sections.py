@@ -103,4 +103,12 @@ def test_repeat_gives_the_command(folder):
 def test_sections_of_classes_are_silent_where_there_are_none(folder):
     run = read_run(folder(rows=[{"epoch": 1, "test_box_ap": 0.31}], results={"test_box_ap": 0.31}))
     assert sections.classes([run]) is sections.confused([run]) is sections.attention([run]) is None
-    assert "test box ap0.31" in words(sections.numbers([run]))
+    assert "test box AP31.00%" in words(sections.numbers([run]))
+
+
+def test_numbers_of_objects_are_per_cent_and_have_gaps(folder):
+    run = read_run(folder(results={"test_box_ap": 0.3125, "test_box_ap_small": -1.0}))
+    said = words(sections.numbers([run]))
+    assert "test box AP31.25%" in said
+    assert "test box AP small-" in said
+    assert "AP small" not in words(sections.heading([run]))

@@ -13,11 +13,15 @@ NOT_DRAWN = ("epoch", "step", "seconds", "unreadable", "test_count", "test_views
 INK = "#010203"
 """Stands for the page's own colour until the SVG is written."""
 COLUMNS = 3
+DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")
+"""Numbers of COCO's twelve that stand in the table of results alone."""
 
 
 def panels(runs: Sequence[Run]) -> dict[str, list[str]]:
     """What is drawn: ``train_loss`` and ``test_loss`` share a panel, everything else has one of its own."""
-    names = dict.fromkeys(name for run in runs for row in run.rows for name in row if name not in NOT_DRAWN)
+    names = dict.fromkeys(
+        n for run in runs for row in run.rows for n in row if n not in NOT_DRAWN and not DETAIL.search(n)
+    )
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(name.removeprefix("train_").removeprefix("test_"), []).append(name)
@@ -26,13 +30,14 @@ def panels(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 def is_share(name: str) -> bool:
     """Whether a number is a share, to be said in per cent."""
-    return name.endswith(("top1", "top5"))
+    return re.search(r"top[15]$|(box|mask)_a[pr]", name) is not None
 
 
 def words(name: str) -> str:
     """The name of a number in words."""
     known = {"lr": "learning rate", "best_top1": "best test top-1 between epochs", "seconds": "time"}
-    return known.get(name) or name.replace("_", " ").replace("top1", "top-1").replace("top5", "top-5")
+    text = re.sub(r"top([15])", r"top-\1", known.get(name, name.replace("_", " ")))
+    return re.sub(r"(box|mask) (a[pr])", lambda found: f"{found[1]} {found[2].upper()}", text)
 
 
 def draw_curves(runs: Sequence[Run]) -> Markup | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..config import plain, to_yaml
 from .classes import confusions, per_class
-from .curves import draw_curves, is_share, words
+from .curves import DETAIL, draw_curves, is_share, words
 from .examples import chosen
 from .html import Markup, bar, join, table, tag
 from .run import Run
@@ -27,10 +27,14 @@ def shown(name: str, value: float | None) -> str:
     if value is None:
         return ""
     if is_share(name):
-        return f"{value:.2%}"
+        return f"{value:.2%}" if value >= 0 else "-"  # no object of that size
     if name == "seconds":
         return duration(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def is_main(name: str) -> bool:
+    return is_share(name) and not DETAIL.search(name)
 
 
 def duration(seconds: float) -> str:
@@ -52,8 +56,9 @@ def heading(runs: Runs) -> Markup:
     run, config = runs[0], runs[0].config
     block = f"{config.model.blocks} x {config.model.block}" if config.model.block else "no blocks"
     about = f"{config.data.dataset or 'parts'}, {config.model.name}, {block}, seed {config.seed}; {state(run)}"
-    tiles = {words(name): shown(name, value) for name, value in run.results.items() if is_share(name)}
-    tiles |= {f"the paper's {words(name)[5:]}": shown(name, value) for name, value in run.paper.items()}
+    tiles = {words(name): shown(name, value) for name, value in run.results.items() if is_main(name)}
+    paper = {name: value for name, value in run.paper.items() if is_main(name)}
+    tiles |= {f"the paper's {words(name)[5:]}": shown(name, value) for name, value in paper.items()}
     if run.seconds is not None:
         tiles["in all"] = duration(run.seconds)
     if run.speed is not None:
