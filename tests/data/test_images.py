@@ -33,7 +33,8 @@ def test_rgb_is_read_as_stored(tmp_path):
 def test_every_mode_becomes_rgb(tmp_path, mode):
     source = Image.fromarray(RGB)
     image = Image.new("I;16", (9, 6), 40000) if mode == "I;16" else source.convert("L" if mode == "F" else mode)
-    read = read_image(save(tmp_path / "a.tif", image.convert("F") if mode == "F" else image))
+    packed = {"compression": "jpeg"} if mode == "YCbCr" else {}  # unpacked, Pillow 12 cannot read what it writes
+    read = read_image(save(tmp_path / "a.tif", image.convert("F") if mode == "F" else image, **packed))
     assert read.shape == (3, 6, 9)
     assert read.float().std() > 0 or mode == "I;16"
 
