@@ -118,6 +118,7 @@ def backward_kernel(
     a, v = gain * inverse + means * 0, -inverse * inverse * m2 + means * 0
     u = -inverse * (m1 + away * m2)
     total = a * plain + N * (u + v * s * means)  # sum of dz
+    total -= tl.sum(tl.where(ok, total, 0.0), 0)[None, :] / B  # over all samples it is zero: what is left was rounding
     if dot:
         tl.store(extra + at, a * along + v * s * squares + means * total, ok)
         a, u, v = s * a, s * u, s * s * v

@@ -148,6 +148,8 @@ def backward(
             c_0 = c_0 - c_0.mean(0)  # the sums of dz add up to zero over the samples
     a, v, u = (p * weight).expand_as(plain), (-p * p * m2).expand_as(plain), -p * (m1 + q * m2).expand_as(plain)
     total = a * plain + positions * (u + v * s * means)  # sum of dz
+    if norm.kind == "batch" and norm.process_group is None:
+        total = total - total.mean(0)  # over all samples it is zero: what is left was rounding
     coefficient = total * row_sums if strength is None else a * along + v * s * squares + means * total
     factors = torch.stack((s * a, s * u, s * s * v))
     return Gradients(factors, coefficient, standing.sum(0), plain.sum(0), (total * c_0).sum(0))
