@@ -1,5 +1,6 @@
 """What ``cgnl data check`` counts, names and refuses."""
 
+import json
 from pathlib import Path
 
 import av
@@ -164,3 +165,23 @@ def test_command_refuses_an_unknown_action_or_dataset(tmp_path):
         data("mend", str(tmp_path))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"there is no dataset 'birds' to check; there is folder, cub"):
         data("check", str(tmp_path), dataset="birds")
+
+
+def test_data_check_takes_an_annotation_file_by_its_name(tmp_path, capsys):
+    pytest.importorskip("faster_coco_eval")
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (40, 30)).save(tmp_path / "photos" / "1.png")
+    objects = [
+        {"id": 7, "image_id": 1, "category_id": 3, "bbox": [2, 2, 9, 9], "area": 81, "iscrowd": 0},
+        {"id": 8, "image_id": 1, "category_id": 4, "bbox": [2, 2, 9, 9], "area": 81, "iscrowd": 0},
+    ]
+    objects = [o | {"segmentation": [[2, 2, 11, 2, 11, 11, 2, 11]]} for o in objects]
+    pictures = [{"id": 1, "file_name": "1.png", "width": 40, "height": 30}]
+    content = {"images": pictures, "annotations": objects, "categories": [{"id": 3, "name": "cat"}]}
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    data("check", str(tmp_path), annotations="mine.json", images="photos")
+    said = capsys.readouterr().out
+    assert "1 classes of objects" in said
+    assert "annotation 8" in said
+    with pytest.raises(ValueError, match="images is for dataset=coco, not for cub"):
+        data("check", str(tmp_path), "cub", images="photos")

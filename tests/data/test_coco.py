@@ -145,7 +145,7 @@ def test_coco_refuses_a_file_that_cannot_be_used(tmp_path, change, reason):
 def test_coco_refuses_what_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="is not a folder"):
         coco(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"has no annotations/instances_train\*.json: let data.annotations name"):
+    with pytest.raises(ValueError, match=r"has no annotations/instances_train\*.json: let annotations name"):
         coco(tmp_path)
     with pytest.raises(ValueError, match=r"there is no file .*a.json"):
         coco(tmp_path, annotations="a.json")

@@ -227,6 +227,30 @@ def test_predict_refuses(find, cgnl, tmp_path):
     assert {row["image_id"] for row in json.loads(out)} == {10, 20, 30, 40}
 
 
+@pytest.mark.parametrize("command", [("explain",), ("diagnose",), ("app",)], ids=lambda command: command[0])
+def test_what_is_for_names_refuses_what_finds_objects(find, cgnl, tmp_path, command):
+    path, picture = find(optim__epochs=1).folder / "last.ckpt", tmp_path / "scenes" / "val2017" / "000000.png"
+    rest = (picture, "--at", "5,5", "-o", tmp_path / "a.png") if command == ("explain",) else ()
+    status, _, err = cgnl(*command, path, *rest)
+    assert status == 2
+    assert "finds objects, and this is for networks that name pictures or clips" in err
+
+
+def test_annotations_and_pictures_need_no_root(run, tmp_path):
+    root = write_scenes(tmp_path / "scenes", {"train2017": 9})
+    files = {"annotations": root / "annotations" / "instances_train2017.json", "images": root / "train2017"}
+    result = run(**{**SETTINGS, "optim__epochs": 1}, **{f"data__{name}": str(path) for name, path in files.items()})
+    assert result.test["test_count"] == 2
+
+
+def test_report_of_a_run_that_finds_objects(find, cgnl):
+    folder = find(optim__epochs=1).folder
+    assert cgnl("report", folder)[0] == 0
+    page = (folder / "report.html").read_text()
+    assert "test box AP50" in page
+    assert "Accuracy of each class" not in page
+
+
 def test_picture_numbers_are_those_of_the_names_if_all_have_one():
     assert picture_numbers([Path("a/000000139.jpg"), Path("7.png")]) == [139, 7]
     assert picture_numbers([Path("a/000000139.jpg"), Path("cat.png")]) == [0, 1]

@@ -39,7 +39,7 @@ def coco(
         raise ValueError(f"{root} is not a folder")
     train = root / annotations if annotations else _find(root, ("train",))
     if train is None:
-        raise ValueError(f"{root} has no annotations/instances_train*.json: let data.annotations name the file")
+        raise ValueError(f"{root} has no annotations/instances_train*.json: let annotations name the file")
     test = root / test_annotations if test_annotations else (None if annotations else _find(root, ("val", "test")))
     content, faults = _read(train), Faults()
     categories = _categories(train, content)

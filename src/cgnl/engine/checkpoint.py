@@ -84,6 +84,15 @@ def open_trained(path: Path | str) -> Trained:
     return Trained(network.eval(), classes, kind, config, bool(about.get("chosen")), tuple(about.get("ids", ())))
 
 
+def check_names(trained: Trained, path: Path | str) -> None:
+    """Refuse a network that finds objects, where one is wanted that names samples."""
+    if trained.kind == "objects":
+        raise ValueError(
+            f"{path} finds objects, and this is for networks that name pictures or clips; "
+            "from Python, cgnl.explain.attention takes any network"
+        )
+
+
 def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:
     """Load a checkpoint's weights into a network, which they must fit."""
     state = checkpoint.get("state_dict", {})

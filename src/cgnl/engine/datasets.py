@@ -50,7 +50,7 @@ def open_dataset(data: Data) -> Dataset:
         return Dataset(name, train.classes, train.kind, train, train if data.test_on == "train" else test)
     if name not in READERS:
         raise ValueError(f"there is no dataset {name!r}{nearest(name, [*EMBEDDED, *READERS])}")
-    if data.root is None:
+    if data.root is None and data.annotations is None:
         raise ValueError(f"data.root must say where {name} is")
     index = read_index(data)
     if data.test_on == "train":
@@ -60,12 +60,12 @@ def open_dataset(data: Data) -> Dataset:
         index = hold_out(index, data.holdout)
     for split in ("train", "test"):
         if not index.splits[split]:
-            raise ValueError(f"{data.root} has no samples to {split} on")
+            raise ValueError(f"{data.root or data.annotations} has no samples to {split} on")
     taught = {label for sample in index.splits["train"] for label in sample.labels}
     problems = list(index.problems)
     if held_out:
         share = f"{data.holdout:.0%} of {'the pictures' if index.kind == 'objects' else 'each class'}"
-        problems.append(f"{data.root} has no test split: {share} are kept for testing")
+        problems.append(f"{data.root or data.annotations} has no test split: {share} are kept for testing")
     if data.test_on == "train":
         problems.append("the tests are on the training samples, as data.test_on says")
     if without := [c for label, c in enumerate(index.classes) if label not in taught]:

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..data.readers import cub_parts
 from ..data.transforms import network_input
-from ..engine.checkpoint import open_trained
+from ..engine.checkpoint import check_names, open_trained
 from ..engine.predict import find_device
 from ..engine.viewing import Seen, see
 from ..extras import need
@@ -67,6 +67,7 @@ def explain(
     rows, parts, arrays = [], {}, {}
     for path in paths:
         trained = open_trained(path)
+        check_names(trained, path)
         if target.suffix.lower() == ".mp4" and trained.kind == "images":
             raise ValueError(f"{output} is a video, and the network was trained on pictures: give a .png")
         seen = see(trained, file)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..engine.checkpoint import check_names
 from ..engine.config import EMBEDDED
 from ..engine.evaluate import Test, prepare
 from ..extras import need
@@ -28,6 +29,7 @@ def diagnose(
     if output:
         need("matplotlib", "explain")
     test = prepare(checkpoint, {"devices": 1} | settings | ({"data.root": folder} if folder else {}))
+    check_names(test.trained, checkpoint)
     if folder and test.dataset.name in EMBEDDED:
         raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is drawn and has no folder")
     result = run(test, block)

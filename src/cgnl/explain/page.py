@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.images import to_image
 from ..data.transforms import network_input
-from ..engine.checkpoint import Trained, open_trained
+from ..engine.checkpoint import Trained, check_names, open_trained
 from ..engine.config import EMBEDDED
 from ..engine.datasets import open_dataset
 from ..engine.predict import find_device
@@ -118,6 +118,7 @@ def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
     device, networks = find_device(device), []
     for path in paths:
         trained = open_trained(path)
+        check_names(trained, path)
         trained = replace(trained, network=trained.network.to(device).eval())
         if not blocks_of(trained.network):
             raise ValueError(f"{path} has no NL or CGNL block, so there is no attention to show")
