@@ -283,6 +283,7 @@ def test_main_train_passes_settings_by_their_dotted_names(run, recorded, argumen
         ("predict", ["zzzz=1"], "there is no option 'zzzz'; there is checkpoint, top, json"),
         ("train", ["--optim.lr"], "--optim.lr needs a value"),
         ("predict", ["best.ckpt", "--top"], "--top needs a value"),
+        ("predict", ["best.ckpt", "top=abc"], "top = abc must be int"),
         ("predict", [], "checkpoint is missing; cgnl predict --help says what there is"),
         ("copy", ["a"], "target is missing; cgnl copy --help says what there is"),
         ("copy", ["a", "b", "3", "d"], "there is no place for 'd'; cgnl copy --help says what there is"),

@@ -95,7 +95,11 @@ def run(command: str, arguments: list[str]) -> None:
         raise ValueError(f"there is no place for {words[0]!r}; cgnl {command} --help says what there is")
     if missing := [n for n, p in named.items() if p.default is p.empty and n not in options]:
         raise ValueError(f"{missing[0]} is missing; cgnl {command} --help says what there is")
-    values = parser.parse_args([f"--{n}={v}" for n, v in options.items() if n in named]).as_dict()
+    try:
+        values = parser.parse_args([f"--{n}={v}" for n, v in options.items() if n in named]).as_dict()
+    except Exception as error:  # jsonargparse's errors have no common type
+        types = {n: p.annotation for n, p in named.items()}
+        raise ValueError(importlib.import_module("cgnl.engine.config").complaint(error, types)) from None
     keywords = {n: values[n] for n in named if n not in places}
     function(*(values[n] for n in places), *words, **keywords, **{n: v for n, v in options.items() if n not in named})
 
@@ -106,7 +110,10 @@ def parser_of(command: str, function: Callable[..., None], settings: bool) -> An
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     text = COMMANDS[command][1]
     parser = jsonargparse.ArgumentParser(
-        prog=f"cgnl {command}", description=f"{text[0].upper()}{text[1:]}", usage=usage_of(command, function)
+        prog=f"cgnl {command}",
+        description=f"{text[0].upper()}{text[1:]}",
+        usage=usage_of(command, function),
+        exit_on_error=False,
     )
     parser.add_function_arguments(function, as_group=False)
     if settings:

@@ -193,6 +193,9 @@ def test_file_that_is_no_picture_gets_a_sentence(page):
     assert "words.png cannot be read: it is not an image" in message
     assert "Traceback" not in page.content()
     assert "/" not in message
+    page.wait_for_function("document.querySelector('#caption0').innerText.trim() === ''")  # no answer of another file
+    assert page.locator("#look0 img").count() == 0
+    assert page.locator("#download").is_disabled()
 
 
 def get(address: str) -> tuple[int, bytes]:
@@ -277,6 +280,8 @@ def test_server_listens_on_the_loopback_address_alone(served):
     [
         (["nowhere.ckpt"], "there is no file nowhere.ckpt"),
         ([], "checkpoint is missing"),
+        (["a.ckpt", "--port", "abc"], "port = abc must be int or null"),
+        (["a.ckpt", "--port", "70000"], "port = 70000 must be from 1 to 65535"),
         (["a.ckpt", "--prot", "1"], "there is no option 'prot'; did you mean port?"),
     ],
 )

@@ -59,6 +59,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 def read(path: Path | str) -> dict[str, Any]:
     """A checkpoint of ours, without running anything in it."""
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder: name a checkpoint, such as {Path(path) / 'best.ckpt'}")
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}")
     Path(path).open("rb").close()  # one that cannot be read is the system's to explain

@@ -276,10 +276,10 @@ def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:
     try:
         values = parser.parse_object(dict(settings)).as_dict()
     except Exception as error:  # jsonargparse's errors have no common type
-        raise ValueError(_reason(error, kind, prefix)) from None
+        raise ValueError(complaint(error, {f.name: f.type for f in dataclasses.fields(kind)}, prefix)) from None
     for f in dataclasses.fields(kind):
         if values.get(f.name, "") is None and type(None) not in get_args(f.type):
-            raise ValueError(f"{prefix}{f.name} = null must be {_type_name(f)}")
+            raise ValueError(f"{prefix}{f.name} = null must be {_type_name(f.type)}")
     return kind(**values)
 
 
@@ -377,24 +377,24 @@ def check_keys(settings: Mapping[str, Any], prefix: str = "") -> None:
             raise ValueError(f"there is no setting {name!r}{nearest(name, known)}")
 
 
-def _reason(error: Exception, kind: type, prefix: str) -> str:
-    """A message of jsonargparse in one sentence."""
+def complaint(error: Exception, types: Mapping[str, Any], prefix: str = "") -> str:
+    """A message of jsonargparse in one sentence; ``types`` are those of the settings it may speak of."""
     text = " ".join(str(error).split())
     given = re.search(r"(?:Given|Got) value: (.*)", text)
-    for f in dataclasses.fields(kind):
-        if re.search(rf"[\"']{f.name}[\"'.]|required: {f.name}\b", text):
-            value = f"= {given[1]} must be {_type_name(f)}" if given else "is missing"
-            return f"{prefix}{f.name} {value}"
+    for name, kind in types.items():
+        if re.search(rf"[\"']{name}[\"'.]|required: {name}\b", text):
+            value = f"= {given[1]} must be {_type_name(kind)}" if given else "is missing"
+            return f"{prefix}{name} {value}"
     return text
 
 
-def _type_name(f: dataclasses.Field) -> str:
+def _type_name(kind: Any) -> str:
     """``int``, ``float or null``, ``one of cosine, step``."""
-    parts = [f.type, *get_args(f.type), *(a for part in get_args(f.type) for a in get_args(part))]
+    parts = [kind, *get_args(kind), *(a for part in get_args(kind) for a in get_args(part))]
     choices = [part for part in parts if isinstance(part, str)]
     if choices:
         return f"one of {', '.join(choices)}" + (" or null" if type(None) in parts else "")
-    return re.sub(r"typing\.|<class '|'>", "", str(f.type)).replace(" | None", " or null")
+    return re.sub(r"typing\.|<class '|'>", "", str(kind)).replace(" | None", " or null")
 
 
 def _home() -> Any:

@@ -55,23 +55,29 @@ def app(
         device: cpu, cuda, or auto.
     """
     need("matplotlib", "explain")
+    if port is not None and not 0 < port < 2**16:
+        raise ValueError(f"port = {port} must be from 1 to 65535")
     networks = open_networks([checkpoint, *([other] if other else [])], device)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder goes away
     with tempfile.TemporaryDirectory(prefix="cgnl-app-", ignore_cleanup_errors=True) as folder:
         page = build(networks, Path(folder))
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            share=False,
-            quiet=True,
-            prevent_thread_lock=True,
-            max_file_size=LARGEST * 2**20,
-            footer_links=[],
-            state_session_capacity=100,
-            ssr_mode=False,
-            theme=_theme(),
-            css=STYLE,
-        )
+        try:
+            _, address, _ = page.launch(
+                server_name=host,
+                server_port=port,
+                share=False,
+                quiet=True,
+                prevent_thread_lock=True,
+                max_file_size=LARGEST * 2**20,
+                footer_links=[],
+                state_session_capacity=100,
+                ssr_mode=False,
+                theme=_theme(),
+                css=STYLE,
+            )
+        except OSError:
+            where = f"port {port}" if port else "any port from 7860 on"
+            raise ValueError(f"nothing can listen on {where} of {host}: it is taken, or no address of ours") from None
         print(f"{address} is open; Ctrl-C ends it", flush=True)
         try:
             page.block_thread()
@@ -127,8 +133,13 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             columns = [_column(gr, network.title, number) for number, network in enumerate(networks)]
         choices = [*(c.group for c in columns), *(c.channel for c in columns), threshold, style, frame]
 
+        def check_looked(looked: list[Look]) -> None:
+            if not looked:
+                raise ValueError(f"there is no {thing} yet: drop one in")
+
         def drawn(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
             """What follows from a choice: the pictures."""
+            check_looked(looked)
             each, (at_least, how, t) = _split(looked, chosen)
             pictures = [to_image(shown(one, group, channel, at_least, how, int(t))) for one, group, channel in each]
             return dict(zip((c.picture for c in columns), pictures, strict=True))
@@ -158,6 +169,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             return looked_again([look(one.network, one.seen, at, one.attention.block) for one in looked], *chosen)
 
         def choose_block(number: int, looked: list[Look], name: str, *chosen: Any) -> dict[Any, Any]:
+            check_looked(looked)
             one, looked, fresh = looked[number], [*looked], [*chosen]
             looked[number] = look(one.network, one.seen, one.at, name)
             fresh[number], fresh[len(columns) + number] = ALL, STRONGEST
@@ -166,6 +178,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             return looked_again(looked, *fresh) | {columns[number].group: groups, columns[number].channel: channels}
 
         def choose_group(number: int, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
+            check_looked(looked)
             fresh = [*chosen]
             fresh[len(columns) + number] = STRONGEST
             channels = gr.Dropdown(looked[number].channels(chosen[number]), value=STRONGEST)
@@ -201,11 +214,18 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
         private = {"api_visibility": "private", "show_progress": "minimal", "show_progress_on": pictures}
         seen, latest = [looks, *choices], private | {"trigger_mode": "always_last"}
         first_of = told(lambda sample, *chosen: open_file(sample[0], *chosen))
+
+        def nothing() -> dict[Any, Any]:
+            """What is left after a file that cannot be shown: no answer of another one."""
+            words = {part: None for c in columns for part in (c.picture, c.top, c.caption)}
+            return {looks: [], **words, download: gr.DownloadButton(interactive=False)}
+
         events = [
             file.upload(told(open_file), [file, *choices], everything, **private),
             gallery.click(first_of, [gallery, *choices], everything, **private),
             *([page.load(told(open_file, examples[0]), choices, everything, **private)] if examples else []),
         ]
+        events[0].failure(nothing, None, [*everything, download], api_visibility="private", show_progress="hidden")
         for number, c in enumerate(columns):
             events += [
                 c.picture.select(moved(number), seen, everything, **private),

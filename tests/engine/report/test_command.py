@@ -6,6 +6,7 @@ import re
 import pytest
 
 from cgnl.engine.answers import read_answers
+from cgnl.engine.report.command import command
 
 from ..conftest import options
 from .conftest import ANSWERS, RESULTS, ROWS
@@ -131,3 +132,8 @@ def test_resume_of_a_run_that_has_ended_keeps_its_answers(run):
     run(resume=True)
     assert (first.folder / "predictions.csv").read_bytes() == before
     assert (first.folder / "report.html").exists()
+
+
+def test_report_is_a_page_by_its_name(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"a\.pdf must end in \.html"):
+        command(str(folder()), output=str(tmp_path / "a.pdf"))

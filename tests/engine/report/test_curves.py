@@ -59,3 +59,11 @@ def test_draw_curves_names_runs(folder):
 
 def test_draw_curves_of_nothing(folder):
     assert draw_curves([read_run(folder())]) is None
+
+
+def test_draw_curves_of_a_loss_that_was_once_large_is_logarithmic(folder):
+    losses = [50.0, 1.0, 0.5, 0.4]
+    rows = [{"epoch": i + 1, "test_loss": loss} for i, loss in enumerate(losses)]
+    tall = draw_curves([read_run(folder(rows=rows))])
+    flat = draw_curves([read_run(folder("two", rows=rows[1:]))])
+    assert ("10^{1}" in (tall or ""), "10^{1}" in (flat or "")) == (True, False)

@@ -41,7 +41,8 @@ def test_read_run_refuses_what_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("metrics.csv", "epoch,lr\n1,fast\n", "is no table of numbers"),
+        ("metrics.csv", "epoch,lr\n1,fast\n", "is no table of epochs"),
+        ("metrics.csv", "<<<garbage\n", "is no table of epochs"),
         ("results.json", "{", "is not JSON"),
         ("config.yaml", "sed: 3\n", "did you mean|there is no setting 'sed'"),
     ],

@@ -24,6 +24,8 @@ def command(run: str, *more: str, output: str | None = None, test: bool = False)
         test: test the last checkpoint of a run that has not finished, too.
     """
     need("matplotlib", "explain")
+    if output and Path(output).suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{output} must end in .html")
     runs = [with_answers(r, test) for r in read_runs([run, *more])]
     usual = runs[0].folder.parent / "comparison.html" if more else runs[0].folder / "report.html"
     target = Path(output) if output else usual

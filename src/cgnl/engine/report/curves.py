@@ -13,6 +13,8 @@ NOT_DRAWN = ("epoch", "step", "seconds", "unreadable", "test_count", "test_views
 INK = "#010203"
 """Stands for the page's own colour until the SVG is written."""
 COLUMNS = 3
+SPREAD = 10
+"""A loss that was once so many times its median has a logarithmic axis, or the rest of it would lie flat."""
 DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")
 """Numbers of COCO's twelve that stand in the table of results alone."""
 
@@ -80,7 +82,10 @@ def _panel(axis: Any, title: str, names: Sequence[str], runs: Sequence[Run]) -> 
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(color="#888888", alpha=0.25)
     axis.xaxis.get_major_locator().set_params(integer=True)
-    if title != "lr" and min(axis.get_ylim()[0], 0) == 0:
+    values = [value for line in axis.get_lines() for value in line.get_ydata()]
+    if "loss" in title and min(values) > 0 and max(values) > SPREAD * sorted(values)[len(values) // 2]:
+        axis.set_yscale("log")
+    elif title != "lr" and min(axis.get_ylim()[0], 0) == 0:
         axis.set_ylim(bottom=0)
     if len(names) > 1 and len(runs) == 1:
         axis.legend(frameon=False, fontsize=8)

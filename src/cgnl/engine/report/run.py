@@ -91,9 +91,12 @@ def _rows(path: Path) -> tuple[dict[str, float], ...]:
         return ()
     try:
         with path.open(newline="") as file:
-            return tuple({name: float(v) for name, v in row.items() if v} for row in csv.DictReader(file))
+            table = csv.DictReader(file)
+            if "epoch" not in (table.fieldnames or ("epoch",)):
+                raise ValueError
+            return tuple({name: float(v) for name, v in row.items() if v} for row in table)
     except (csv.Error, TypeError, ValueError):
-        raise ValueError(f"{path} is no table of numbers") from None
+        raise ValueError(f"{path} is no table of epochs") from None
 
 
 def _json(path: Path) -> dict[str, Any]:
