@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.images import read_image
+from ..data.images import read_image, to_image
 from ..data.index import UnreadableError
 from ..extras import need
 from .checkpoint import Trained
@@ -97,8 +97,7 @@ def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
             file = folder / f"{r.path.stem}.png"
             file = folder / f"{r.path.stem}-{r.picture}.png" if file in written else file
             written.add(file)
-            pixels = draw(r).permute(1, 2, 0).numpy()  # [H, W, 3]
-            need("PIL.Image", "data").fromarray(pixels).save(file)
+            to_image(draw(r)).save(file)
         yield r
 
 

@@ -13,7 +13,7 @@ from ..data.images import to_image
 from ..data.transforms import network_input
 from ..engine.checkpoint import Trained, check_names, open_trained
 from ..engine.config import EMBEDDED
-from ..engine.datasets import open_dataset
+from ..engine.datasets import dataset_name, open_dataset
 from ..engine.predict import find_device
 from ..engine.viewing import Seen, see
 from .command import title_of
@@ -182,7 +182,7 @@ def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) 
 def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]:
     """Files to begin with: test samples of the embedded dataset that a network was trained on; none for others."""
     data = network.trained.config.data
-    if (data.dataset or "parts") not in EMBEDDED:
+    if dataset_name(data) not in EMBEDDED:
         return []
     test, paths = open_dataset(data).test, []
     for index in range(min(count, len(test))):

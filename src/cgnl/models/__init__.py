@@ -74,11 +74,9 @@ def create_model(
     """
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(NETWORKS)}")
-    if num_classes is None:
-        num_classes = 91 if is_detector(name) else 1000
-    if num_classes < 1 + is_detector(name):
-        background = ", with the background" if is_detector(name) else ""
-        least = 1 + is_detector(name)
+    usual, least, background = (91, 2, ", with the background") if is_detector(name) else (1000, 1, "")
+    num_classes = usual if num_classes is None else num_classes
+    if num_classes < least:
         raise ValueError(f"num_classes must be at least {least}{background}, got num_classes = {num_classes}")
     if block is None and (after or block_options):
         raise ValueError(f"no block is asked for, but options of one are given: {', '.join(block_options) or 'after'}")

@@ -6,6 +6,7 @@ A task with other results than classes adds functions of its own to ``SECTIONS``
 from collections.abc import Callable, Sequence
 
 from ..config import plain, to_yaml
+from ..datasets import dataset_name
 from .classes import confusions, per_class
 from .curves import DETAIL, draw_curves, is_share, words
 from .examples import chosen
@@ -55,7 +56,7 @@ def heading(runs: Runs) -> Markup:
         return tag("header", tag("h1", f"{len(runs)} runs: {', '.join(run.title for run in runs)}"))
     run, config = runs[0], runs[0].config
     block = f"{config.model.blocks} x {config.model.block}" if config.model.block else "no blocks"
-    about = f"{config.data.dataset or 'parts'}, {config.model.name}, {block}, seed {config.seed}; {state(run)}"
+    about = f"{dataset_name(config.data)}, {config.model.name}, {block}, seed {config.seed}; {state(run)}"
     tiles = {words(name): shown(name, value) for name, value in run.results.items() if is_main(name)}
     paper = {name: value for name, value in run.paper.items() if is_main(name)}
     tiles |= {f"the paper's {words(name)[5:]}": shown(name, value) for name, value in paper.items()}

@@ -48,6 +48,13 @@ class Series(NamedTuple):
     dot: bool
 
 
+class Like(NamedTuple):
+    """What a gradient shall look like."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
 def series_of(kernel: Kernel, groups: int, scale: str | None, positions: int, width: int) -> Series:
     first, alpha_squared = reference.leading(kernel)
     factor = reference.scale_factor(scale, positions, width)
@@ -74,12 +81,12 @@ def of_channels(numbers: Tensor, channels: int) -> Tensor:
     return numbers.repeat_interleave(channels // numbers.shape[1], 1)
 
 
-def rows_of(x: Tensor) -> Tensor:
+def to_rows(x: Tensor) -> Tensor:
     """[B, C, *P] -> [B, N, C], copied where channels do not come last in memory."""
     return x.movedim(1, -1).reshape(len(x), -1, x.shape[1]).contiguous()
 
 
-def shaped(rows: Tensor, like: Tensor) -> Tensor:
+def from_rows(rows: Tensor, like: Tensor) -> Tensor:
     """[B, N, C] -> [B, C, *P], where P are the positions of ``like``."""
     return rows.unflatten(1, like.shape[2:]).movedim(-1, 1)
 
@@ -100,7 +107,7 @@ def matrix(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed: list[Tensor], eps: float) -> Tensor:
     """x + norm(W_z y) without gradients; fixed is mean, variance, weight and bias, or nothing."""
-    residual, row_sums = rows_of(x), row_sums_of(weights.z, series)
+    residual, row_sums = to_rows(x), row_sums_of(weights.z, series)
     rows, theta, z = residual.to(dtype), matrix(weights.theta, dtype), matrix(weights.z, dtype)
     both = torch.stack((weights.phi, weights.g)).flatten(2).to(dtype)  # [2, I, C]
     c, _ = coefficients(rows, theta, both, series)
@@ -114,7 +121,7 @@ def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed
         standard = standardise(norm, (mean, variance), None, c, row_sums, weight, bias, rows.shape[1], series)
         scale, shift = (of_samples(t, len(x)) for t in (standard.scale, standard.shift))
         out = fused_apply(residual, rows @ theta.t(), z, c, scale, shift, series.first, series.gamma)
-    return laid_out(shaped(out, x), x)
+    return laid_out(from_rows(out, x), x)
 
 
 def of_samples(numbers: Tensor, batch: int) -> Tensor:
@@ -179,7 +186,7 @@ class Block(torch.autograd.Function):
         norm: Norm,
         recompute: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        residual, row_sums = rows_of(x), row_sums_of(z_weight, series)
+        residual, row_sums = to_rows(x), row_sums_of(z_weight, series)
         rows, z = residual.to(dtype), matrix(z_weight, dtype)
         weight = matrix(torch.cat((theta_weight, phi_weight, g_weight)), dtype)  # [3 I, C]
         first, *_ = three = weight.unflatten(0, (3, -1))  # [3, I, C]
@@ -197,10 +204,9 @@ class Block(torch.autograd.Function):
         kept = None if recompute else theta
         ctx.save_for_backward(rows, kept, weight, z, row_sums, norm_weight, c, beta, standard.p, standard.q, moments)
         ctx.series, ctx.norm, ctx.count, ctx.apart = series, norm, standard.number, x.dtype != dtype
-        ctx.shapes = theta_weight.shape, z_weight.shape
-        ctx.dtypes = theta_weight.dtype, phi_weight.dtype, g_weight.dtype, z_weight.dtype
+        ctx.weights = [Like(w.shape, w.dtype) for w in (theta_weight, phi_weight, g_weight, z_weight)]
         ctx.mark_non_differentiable(standard.mean, standard.variance)
-        return laid_out(shaped(out, x), x), standard.mean, standard.variance
+        return laid_out(from_rows(out, x), x), standard.mean, standard.variance
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_none: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -208,7 +214,7 @@ class Block(torch.autograd.Function):
         series, first, gamma = ctx.series, ctx.series.first, ctx.series.gamma
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError('the fused kernels have no second derivatives: take CGNL(..., backend="reference")')
-        rows = rows_of(grad)  # [B, N, C]
+        rows = to_rows(grad)  # [B, N, C]
         again = x @ weight[: len(weight) // 3].t() if theta is None else theta
         means = moments[0] if moments is not None else c.new_zeros((len(x), len(z)))  # [B, C]
         sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
@@ -223,11 +229,10 @@ class Block(torch.autograd.Function):
             dx = rows + dx
         if row_sums is not None:
             dz = dz + norm.row_sums.unsqueeze(1)
-        three, dz_shape = dweight.unflatten(0, (3, -1)).unbind(), ctx.shapes[1]
-        *three, dz = (t.to(dtype) for t, dtype in zip((*three, dz), ctx.dtypes, strict=True))
+        each = (*dweight.unflatten(0, (3, -1)), dz)
+        dweights = (t.to(w.dtype).view(w.shape) for t, w in zip(each, ctx.weights, strict=True))
         dnorm = (None, None) if norm_weight is None else (norm.weight, norm.bias)
-        dthree = (t.view(ctx.shapes[0]) for t in three)
-        return shaped(dx, grad), *dthree, dz.view(dz_shape), *dnorm, None, None, None, None, None
+        return from_rows(dx, grad), *dweights, *dnorm, None, None, None, None, None
 
     @staticmethod
     def norm_backward(ctx: Any, sums: Tensor) -> Gradients:
