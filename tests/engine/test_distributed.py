@@ -31,8 +31,15 @@ ONE_STEP = {
     "name": "one_step",
 }
 SCRIPT = """
-import json, shutil, sys
+import atexit, json, os, shutil, sys
 from pathlib import Path
+
+@atexit.register
+def none_is_left():  # a thread that talks to other processes would abort Python at its end, now and then
+    for file in Path("/proc/self/task").glob("*/comm"):
+        if "gloo" in file.read_text():
+            os._exit(3)
+
 import torch
 torch.set_num_threads(1)
 from cgnl.cli import main

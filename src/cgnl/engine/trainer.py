@@ -1,5 +1,7 @@
 """Lightning's trainer for the machine that is there."""
 
+import atexit
+import gc
 import logging
 import os
 import warnings
@@ -8,6 +10,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import EarlyStopping, WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -58,6 +61,7 @@ def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> 
     strategy: Any = "auto"
     if config.world > 1:  # norms are synchronised, or else every process keeps its own until a test
         strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+        atexit.register(part)
     if accelerator == "gpu":
         torch.set_float32_matmul_precision("high")
     return pl.Trainer(
@@ -77,6 +81,13 @@ def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> 
         plugins=[WholeFiles(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])],
         **{"benchmark": not config.deterministic, **options},
     )
+
+
+def part() -> None:
+    """End the threads that talk to other processes: one that still frees a tensor when Python ends would abort it."""
+    gc.collect()  # finished trainers hold the group
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class Average(WeightAveraging):
