@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cgnl.data.embedded import EMBEDDED
 from cgnl.data.index import Index, Sample, UnreadableError
-from cgnl.data.sources import Drawn, Files, Held, Source, hold_out
+from cgnl.data.sources import Drawn, Files, Held, Source, at_most, hold_out
 
 
 def picture(path: Path, value: int = 0, height: int = 6, width: int = 8) -> Tensor:
@@ -191,3 +191,20 @@ def test_hold_out_keeps_what_else_is_known():
     index = hold_out(index_of([4, 4], extra=extra), 0.5)
     assert index.splits["extra"] == extra
     assert (index.classes, index.kind, index.problems) == (("class 0", "class 1"), "images", ("a problem",))
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(1, [0, 0, 0, 1]), (8, [2, 2, 2, 2]), (9, [2, 2, 3, 2]), (99, [9, 4, 3, 2])]
+)
+def test_at_most_spreads_over_the_classes(limit, expected):
+    before = index_of([9, 4, 3, 2])
+    index = at_most(before, limit)
+    counts = Counter(sample.label for sample in index.splits["train"])
+    assert sum(counts.values()) == min(limit, 18)
+    assert sorted(counts[label] for label in range(4)) == sorted(expected)
+    assert set(index.splits["train"]) <= set(before.splits["train"])
+
+
+def test_at_most_keeps_what_it_chose_when_the_limit_grows():
+    few, many = (set(at_most(index_of([9, 4, 3, 2]), limit).splits["train"]) for limit in (5, 10))
+    assert few < many

@@ -111,10 +111,12 @@ def run(tmp_path):
     from cgnl.engine.config import load
     from cgnl.engine.train import Result, train
 
-    def call(resume: bool = False, recipe: str | None = "parts", runs: Path = tmp_path, **settings: Any) -> Result:
+    def call(
+        resume: bool = False, recipe: str | None = "parts", runs: Path = tmp_path, silent: bool = False, **settings: Any
+    ) -> Result:
         os.environ.pop("CGNL_RUN_FOLDER", None)
         given = {name.replace("__", "."): value for name, value in settings.items()}
-        return train(load(recipe, {**SETTINGS, "runs": str(runs), **given}), resume)
+        return train(load(recipe, {**SETTINGS, "runs": str(runs), **given}), resume, silent=silent)
 
     return call
 

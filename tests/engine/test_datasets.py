@@ -233,3 +233,29 @@ def test_view_in_test_refuses_a_crop_that_cannot_fit(data, kind):
 @pytest.mark.parametrize("kind", ["images", "videos"])
 def test_view_in_test_takes_a_crop_as_large_as_the_short_side(kind):
     assert view_in_test(Data(root="x", test_size=256), kind).size == 256
+
+
+@pytest.mark.parametrize("with_test", [False, True])
+def test_open_dataset_validates_on_training_samples_alone(tmp_path, with_test):
+    for split, count in {"train": 10, "test": 4}.items():
+        for number in range(count):
+            image(tmp_path / (split if with_test else "") / "red" / f"{split}{number}.png")
+    whole, part = (open_dataset(Data(root=str(tmp_path), test_on=on)) for on in ("test", "validation"))
+    trained, validated = ({n for n, _ in names(source, tmp_path)} for source in (part.train, part.test))
+    assert trained.isdisjoint(validated)
+    assert trained | validated == {n for n, _ in names(whole.train, tmp_path)}
+    assert len(validated) == round(0.2 * len(whole.train))
+
+
+def test_open_dataset_validates_on_drawings_of_their_own():
+    tested, validated = (open_dataset(Data(samples=8, test_on=on)).test for on in ("test", "validation"))
+    assert not torch.equal(tested.read(0, range), validated.read(0, range))
+
+
+def test_open_dataset_takes_a_limited_number(tmp_path):
+    for name in ("red", "green"):
+        for number in range(10):
+            image(tmp_path / name / f"{number}.png")
+    dataset = open_dataset(Data(root=str(tmp_path), limit=6))
+    assert [label for _, label in names(dataset.train, tmp_path)] == [0, 0, 0, 1, 1, 1]
+    assert len(dataset.test) == 4

@@ -12,6 +12,7 @@ from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TEST_SEED
 from cgnl.engine.task import Classification, Tally
+from cgnl.models import create_model
 from tests.engine.conftest import (
     PICTURES,
     VIDEOS,
@@ -197,6 +198,20 @@ def test_configure_optimizers_follows_the_settings():
     assert (group["momentum"], group["weight_decay"], group["nesterov"]) == (0.8, 0.01, True)
     assert group["lr"] == pytest.approx(0.25 / 5)  # the first of four steps of warm-up
     assert made["lr_scheduler"]["interval"] == "step"
+
+
+def test_configure_optimizers_gives_new_layers_a_rate_of_their_own():
+    network = create_model("resnet18", block="cgnl", num_classes=5)
+    config = load(None, {"optim.new_layers": 10, "optim.warmup_epochs": 0})
+    module = Classification(network, config, tuple("abcde"), "images", lr=0.02, steps_per_epoch=4)
+    old, new = module.configure_optimizers()["optimizer"].param_groups
+    assert (old["lr"], new["lr"]) == (pytest.approx(0.02), pytest.approx(0.2))
+    names = {p: name for name, p in network.named_parameters()}
+    assert {names[p].rpartition(".")[0] for p in new["params"]} == {
+        "fc",
+        *(f"layer3.0_cgnl.{part}" for part in ("theta", "phi", "g", "z", "norm")),
+    }
+    assert len(old["params"]) + len(new["params"]) == len(names)
 
 
 def test_classification_follows_sgd_by_hand(run, monkeypatch):

@@ -287,6 +287,22 @@ def test_train_resume_without_a_checkpoint_begins_anew(run, tmp_path, monkeypatc
     assert_same_run(part, whole)
 
 
+def test_train_resume_of_a_run_that_ended_writes_what_was_lost(run, tmp_path):
+    ended = run(runs=tmp_path)
+    lost = {name: (ended.folder / name).read_text() for name in ("predictions.csv", "results.json")}
+    for name in lost:
+        (ended.folder / name).unlink()
+    again = run(resume=True, runs=tmp_path)
+    assert (again.folder, again.test) == (ended.folder, ended.test)
+    assert (again.folder / "predictions.csv").read_text() == lost["predictions.csv"]
+
+
+def test_train_in_silence_speaks_to_its_log_alone(run, capsys):
+    result = run(silent=True)
+    assert capsys.readouterr().out == ""
+    assert "test: top-1" in (result.folder / "log.txt").read_text()
+
+
 def test_train_resume_without_a_run_begins_one(run, tmp_path):
     assert run(resume=True).folder == tmp_path / "run"
 

@@ -152,5 +152,21 @@ def hold_out(index: Index, share: float) -> Index:
     return dataclasses.replace(index, splits={**index.splits, **splits})
 
 
+def at_most(index: Index, limit: int) -> Index:
+    """The index with no more than ``limit`` training samples, as evenly spread over the classes as can be."""
+    seen: dict[int, int] = {}
+
+    def turn(sample: Sample | Scene) -> int:
+        group = 0 if index.kind == "objects" else sample.label
+        seen[group] = seen.get(group, 0) + 1
+        return seen[group]
+
+    by_name = sorted(index.splits["train"], key=_digest)
+    turns = [turn(sample) for sample in by_name]
+    chosen = {s.path for _, s in sorted(zip(turns, by_name, strict=True), key=lambda pair: pair[0])[:limit]}
+    train = tuple(sample for sample in index.splits["train"] if sample.path in chosen)
+    return dataclasses.replace(index, splits={**index.splits, "train": train})
+
+
 def _digest(sample: Sample | Scene) -> bytes:
     return hashlib.blake2b(f"{sample.path.parent.name}/{sample.path.name}".encode(errors="surrogateescape")).digest()

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import nn
 
+from .. import kernels
 from ..data.index import Kind
 from ..models import create_model, freeze_early, is_detector
 from .config import Config, Model, build
@@ -105,9 +106,32 @@ def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path |
         raise ValueError(f"{path} is of another network: {str(error).splitlines()[-1].strip()}") from None
 
 
+def _objects(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a block from settings: a kernel may be a name, or a name with arguments."""
+    kernel = options.get("kernel")
+    if not isinstance(kernel, Mapping):
+        return dict(options)
+    name, arguments = kernel.get("name"), {key: value for key, value in kernel.items() if key != "name"}
+    if name not in KERNELS:
+        raise ValueError(f"model.options.kernel.name = {name} must be one of {', '.join(KERNELS)}")
+    try:
+        return {**options, "kernel": KERNELS[name](**arguments)}
+    except TypeError as error:
+        raise ValueError(f"model.options.kernel = {dict(kernel)}: {str(error).partition(' ')[2]}") from None
+
+
+KERNELS = {
+    "dot": kernels.Dot,
+    "embedded_gaussian": kernels.EmbeddedGaussian,
+    "rbf": kernels.GaussianRBF,
+    "taylor": kernels.Taylor,
+}
+
+
 def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Module:
     """The network of these settings for this many classes; ``load`` says whether it starts from their weights."""
-    options = {"blocks": model.blocks, **model.options} if model.block else {}
+    options = {"blocks": model.blocks, **_objects(model.options)} if model.block else {}
+    options |= {"after": list(model.after)} if model.after else {}
     weights = model.weights if load else None
     name = model.name or "resnet18"
     plain = {"num_classes": num_classes + is_detector(name), "dropout": model.dropout}  # the background is one more

@@ -36,10 +36,13 @@ class Data:
     """COCO: the annotation file to test by. Nothing: annotations/instances_val*.json."""
     test_images: str | None = None
     """COCO: the folder of its pictures. Nothing: val*, or images."""
-    test_on: Literal["test", "train"] = "test"
-    """train: test on the very samples of the training, to see how well they were learned."""
+    test_on: Literal["test", "validation", "train"] = "test"
+    """validation: keep a share (holdout) of the training samples and test on them, to choose settings by. train: test
+    on the very samples of the training, to see how well they were learned."""
     holdout: float = 0.2
     """Share of each class that is kept for testing where the dataset has no test split."""
+    limit: int | None = None
+    """Training samples at most, the same number of each class as far as there are."""
     samples: int = 2000
     """Training samples of an embedded dataset; a quarter as many are for testing."""
     size: int = 224
@@ -81,8 +84,10 @@ class Model:
     """Block that is inserted; null for none."""
     blocks: int = 1
     """How many: 1 or 5, where the paper puts them."""
+    after: tuple[str, ...] = ()
+    """Names of the modules to put blocks behind, such as [layer4.1], instead of where the paper puts them."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the block, such as {groups: 4, norm: group}."""
+    """Arguments of the block, such as {groups: 4, norm: group, kernel: {name: rbf, beta: exact}}."""
     weights: str | None = None
     """A file of weights to start from, or the name of torchvision's, such as IMAGENET1K_V1."""
     dropout: float = 0.5
@@ -96,6 +101,8 @@ class Optim:
     lr: float | None = None
     """Learning rate for a global batch of 256; it grows and shrinks with batch_size. Nothing: 0.01 from weights of a
     trained network, 0.1 from random ones; 0.32 for objects."""
+    new_layers: float = 1.0
+    """Learning rate of what starts untrained, the blocks and the classifier, as a multiple of the others'."""
     batch_size: int = 64
     """Samples of one step, over all devices and accumulated parts."""
     accumulate: int = 1
@@ -289,6 +296,7 @@ def check(config: Config) -> Config:
     positive = {
         "data.size": data.size,
         "data.samples": data.samples,
+        "data.limit": data.limit,
         "data.frames": data.frames,
         "data.stride": data.stride,
         "data.test_clips": data.test_clips,
@@ -297,6 +305,7 @@ def check(config: Config) -> Config:
         "data.test_short_side": data.test_short_side,
         "data.long_side": data.long_side,
         "optim.lr": optim.lr,
+        "optim.new_layers": optim.new_layers,
         "optim.batch_size": optim.batch_size,
         "optim.accumulate": optim.accumulate,
         "optim.epochs": optim.epochs,

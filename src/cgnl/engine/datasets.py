@@ -9,11 +9,11 @@ from typing import Any
 from ..data.index import Index, Kind, Scene
 from ..data.loading import View
 from ..data.readers import READERS
-from ..data.sources import Drawn, Files, hold_out
+from ..data.sources import Drawn, Files, at_most, hold_out
 from ..spelling import nearest
 from .config import EMBEDDED, Data
 
-TRAIN_SEED, TEST_SEED = 0, 1
+TRAIN_SEED, TEST_SEED, VALIDATION_SEED = 0, 1, 2
 """Of the embedded datasets, which are the same for every run."""
 
 
@@ -46,8 +46,10 @@ def open_dataset(data: Data) -> Dataset:
     """Find the samples; nothing is decoded."""
     name = dataset_name(data)
     if name in EMBEDDED:
-        train, test = Drawn(name, TRAIN_SEED, data.samples), Drawn(name, TEST_SEED, max(1, data.samples // 4))
-        return Dataset(name, train.classes, train.kind, train, train if data.test_on == "train" else test)
+        train, fewer = Drawn(name, TRAIN_SEED, data.samples), max(1, data.samples // 4)
+        seed = VALIDATION_SEED if data.test_on == "validation" else TEST_SEED
+        test = train if data.test_on == "train" else Drawn(name, seed, fewer)
+        return Dataset(name, train.classes, train.kind, train, test)
     if name not in READERS:
         raise ValueError(f"there is no dataset {name!r}{nearest(name, [*EMBEDDED, *READERS])}")
     if data.root is None and data.annotations is None:
@@ -58,6 +60,10 @@ def open_dataset(data: Data) -> Dataset:
     held_out = "test" not in index.splits
     if held_out:
         index = hold_out(index, data.holdout)
+    if data.test_on == "validation":
+        index = hold_out(index, data.holdout)
+    if data.limit is not None:
+        index = at_most(index, data.limit)
     for split in ("train", "test"):
         if not index.splits[split]:
             raise ValueError(f"{data.root or data.annotations} has no samples to {split} on")
@@ -68,6 +74,8 @@ def open_dataset(data: Data) -> Dataset:
         problems.append(f"{data.root or data.annotations} has no test split: {share} are kept for testing")
     if data.test_on == "train":
         problems.append("the tests are on the training samples, as data.test_on says")
+    if data.test_on == "validation":
+        problems.append(f"the tests are on {data.holdout:.0%} of the training samples, as data.test_on says")
     if without := [c for label, c in enumerate(index.classes) if label not in taught]:
         names = ", ".join(without[:3]) + (" and others" if len(without) > 3 else "")
         problems.append(f"{len(without):,} of {len(index.classes):,} classes have no training sample: {names}")

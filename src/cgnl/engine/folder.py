@@ -86,9 +86,9 @@ def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
             raise ValueError(f"{path} was begun with {label} = {was}, not {wanted}")
 
 
-def start_log(first: bool) -> Any:
+def start_log(first: bool, silent: bool = False) -> Any:
     """Send what is said to the screen; only the first process speaks. The run's log gets it when it is opened."""
-    console = need("rich.console", "train").Console(highlight=False, soft_wrap=True)
+    console = need("rich.console", "train").Console(highlight=False, soft_wrap=True, quiet=silent)
 
     class Screen(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -16,6 +16,8 @@ from ..data.index import Kind
 from ..data.loading import Batch
 from ..data.scenes import SceneBatch
 from ..data.transforms import network_input
+from ..models.weights import CLASSIFIERS
+from ..surgery import inserted
 from . import processes, schedule
 from .answers import Answer
 from .config import Config, plain
@@ -166,7 +168,7 @@ class Task(pl.LightningModule):
         optim = self.config.optim
         # Lightning neither clips nor scales gradients for an optimizer that does both by itself.
         sgd = torch.optim.SGD(
-            [parameter for parameter in self.network.parameters() if parameter.requires_grad],
+            self.parameter_groups(),
             lr=self.lr,
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
@@ -175,6 +177,16 @@ class Task(pl.LightningModule):
         )
         rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: schedule.factor(optim, self.steps_per_epoch, step))
         return {"optimizer": sgd, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What is trained: all at one rate, or what starts untrained at another."""
+        trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        untrained = (*CLASSIFIERS, *(f"{name}." for name in inserted(self.network)))
+        new = [p for name, p in trained.items() if name.startswith(untrained)]
+        if self.config.optim.new_layers == 1 or not new:
+            return [{"params": list(trained.values())}]
+        old = [p for name, p in trained.items() if not name.startswith(untrained)]
+        return [{"params": old}, {"params": new, "lr": self.lr * self.config.optim.new_layers}]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         tally = self.train_tally.sums()

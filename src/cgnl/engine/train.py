@@ -57,10 +57,11 @@ def command(recipe: str | None = None, *, resume: bool = False, **settings: Any)
     train(load(recipe, settings), resume, repeat_by(given, settings))
 
 
-def train(config: Config, resume: bool = False, repeat: str | None = None) -> Result:
+def train(config: Config, resume: bool = False, repeat: str | None = None, *, silent: bool = False) -> Result:
     """Train a network and test it; ``resume`` goes on with a run of this name that was stopped.
 
-    ``repeat`` is the command that does it again, for whoever reads about the run.
+    ``repeat`` is the command that does it again, for whoever reads about the run. ``silent``: it speaks to its log
+    alone.
     """
     from .trainer import check_machine, first_process
 
@@ -72,7 +73,7 @@ def train(config: Config, resume: bool = False, repeat: str | None = None) -> Re
         raise ValueError(f"{len(dataset.test)} test samples are fewer than {config.world} processes")
     folder = run_folder(config, resume)
     try:
-        console = start_log(first_process())
+        console = start_log(first_process(), silent)
         return _train(config, dataset, batch_size, folder, console, resume, repeat)
     finally:
         stop_log()
@@ -118,7 +119,7 @@ def _train(
     task = make_task(network, config, dataset, lr=lr, steps_per_epoch=steps_per_epoch, at_once=at_once, counts=counts)
     table, saver = Table(config, steps_per_epoch, folder), Saver(config, steps_per_epoch, folder)
     callbacks = [table, *averaging(config), *stopping(config, task.metric), saver]
-    if first_process() and console.is_terminal:
+    if first_process() and console.is_terminal and not console.quiet:
         callbacks.append(Bar(config, steps_per_epoch, console, "clips" if dataset.kind == "videos" else "images"))
     trainer = make_trainer(
         config,
@@ -154,12 +155,14 @@ def _train(
         trainer.validate(task, tests, verbose=False)
         table.note_test(trainer, task)
         saver.note_test(trainer, task)
+    elif not task.answers and dataset.kind != "objects":  # the run had ended: ask again, for they are not kept
+        trainer.validate(task, tests, verbose=False)
     if dataset.kind == "videos" and dataset.name not in EMBEDDED:
         trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
     table.pass_time()
     result = Result(folder, task.results, saver.best, tuple(table.rows), len(task.problems), table.seconds)
     if trainer.is_global_zero:
-        if task.answers:  # none where a run that has ended is resumed
+        if task.answers:
             save_answers(folder, dataset, task.answers)
         conclude(config, dataset, result)
         try_to_report(folder)

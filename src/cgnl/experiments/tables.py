@@ -1,0 +1,221 @@
+"""The tables of the paper, and ours beside them, as data. Settings and the numbers it reports are in the recipes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+
+from ..engine.config import Config, load
+from ..spelling import nearest
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: a recipe, and what differs from it."""
+
+    label: str
+    recipe: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    called: str = ""
+    """Where settings differ from the recipe's."""
+
+    @property
+    def name(self) -> str:
+        """Rows of one name are the same row, in whichever tables they stand."""
+        return self.called or self.recipe
+
+    def config(self, settings: Mapping[str, Any] | None = None) -> Config:
+        """The settings of the row, with others laid over them."""
+        return load(self.recipe, {**self.settings, **(settings or {})})
+
+    @property
+    def reported(self) -> dict[str, float]:
+        """What the paper reports, in per cent; nothing where the settings are not the paper's."""
+        paper = None if self.settings else self.config().paper
+        numbers = {name: getattr(paper, name) for name in METRICS} if paper else {}
+        return {name: value for name, value in numbers.items() if value is not None}
+
+
+METRICS = ("top1", "top5", "box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that are compared. Those of one network are compared in pairs."""
+
+    title: str
+    rows: tuple[Row, ...]
+    note: str = ""
+    ours: bool = False
+    """Whether it is not in the paper."""
+    splits: tuple[int, ...] = ()
+    """Splits of the dataset, over which a result is averaged."""
+    diagnose: bool = False
+    """Whether each trained block is asked if its attention matters."""
+
+    def chosen(self, patterns: str | None) -> tuple[Row, ...]:
+        """The rows whose names fit any of some patterns, such as ``cub_r50*,*nl1``."""
+        if patterns is None:
+            return self.rows
+        wanted = [pattern.strip() for pattern in patterns.split(",")]
+        for pattern in wanted:
+            if not any(fnmatch(row.name, pattern) for row in self.rows):
+                raise ValueError(f"there is no row {pattern!r}{nearest(pattern, [row.name for row in self.rows])}")
+        return tuple(row for row in self.rows if any(fnmatch(row.name, pattern) for pattern in wanted))
+
+
+def _blocks(dataset: str, depth: int, *kinds: str) -> tuple[Row, ...]:
+    """``R-50`` and, for ``nl1``, ``R-50 + 1 NL``."""
+    base = f"{dataset}_r{depth}"
+    labels = [f"R-{depth} + {kind[-1]} {kind[:-1].upper()}" for kind in kinds]
+    more = (Row(label, f"{base}_{kind}") for label, kind in zip(labels, kinds, strict=True))
+    return (Row(f"R-{depth}", base), *more)
+
+
+def _groups(dataset: str, depth: int, blocks: int, numbers: tuple[int, ...]) -> tuple[Row, ...]:
+    """The recipe without a number of groups in its name has 8."""
+    base = f"{dataset}_r{depth}_cgnl{blocks}"
+    return tuple(
+        Row(f"R-{depth} + {blocks} CGNL, groups {n}", base if n == 8 else f"{base}_groups{n}") for n in numbers
+    )
+
+
+def _inner(share: str, channels: int) -> Row:
+    options = {"groups": 1, "inner_channels": channels}
+    base = "mini_kinetics_r50_cgnl1"
+    return Row(f"R-50 + 1 CGNL, not grouped, inner {share}", base, {"model.options": options}, f"{base}_inner{channels}")
+
+
+def _cub(label: str, called: str, **settings: Any) -> Row:
+    """A variation of the ResNet-50 with one CGNL block on CUB."""
+    return Row(label, "cub_r50_cgnl1", {name.replace("__", "."): v for name, v in settings.items()}, f"cub_r50_{called}")
+
+
+def _gestures(label: str, block: str | None, blocks: int = 1) -> Row:
+    settings = {"model.block": block} | ({"model.blocks": blocks} if block else {})
+    return Row(label, "gestures", settings, f"gestures_c2d_r50_{block}{blocks}" if block else "gestures_c2d_r50")
+
+
+GROUP_NORM = _cub("R-50 + 1 CGNL, group norm", "cgnl1_group_norm", model__options={"groups": 8, "norm": "group"})
+CUB_NETWORKS = ("nl1", "cgnl1", "nl5", "cgnl5")
+
+TABLES: dict[str, Table] = {
+    "cub-kernels": Table(
+        "Kernel functions on CUB-200-2011",
+        (
+            Row("R-50", "cub_r50"),
+            Row("dot product", "cub_r50_cgnl1"),
+            Row("Gaussian RBF", "cub_r50_cgnlx1"),
+            Row("embedded Gaussian", "cub_r50_cgnl1_embedded_gaussian"),
+        ),
+        "Eight groups; the Taylor series are of order 3, gamma of the RBF is 1e-4.",
+    ),
+    "cub-groups": Table(
+        "Groups on CUB-200-2011",
+        (
+            Row("R-101", "cub_r101"),
+            *_groups("cub", 101, 1, (1, 4, 8, 16, 32)),
+            *_groups("cub", 101, 5, (1, 4, 8, 16, 32)),
+        ),
+    ),
+    "mini-kinetics-groups": Table(
+        "Groups on Mini-Kinetics",
+        (
+            Row("R-50", "mini_kinetics_r50"),
+            *_groups("mini_kinetics", 50, 1, (1, 4, 8)),
+            Row("R-101", "mini_kinetics_r101"),
+            *_groups("mini_kinetics", 101, 1, (1, 4, 8)),
+        ),
+    ),
+    "mini-kinetics-reduction": Table(
+        "Reduction of channels and grouping on Mini-Kinetics",
+        (
+            Row("R-50", "mini_kinetics_r50"),
+            _inner("C", 1024),
+            Row("R-50 + 1 CGNL, not grouped, inner C/2", "mini_kinetics_r50_cgnl1_groups1"),
+            _inner("C/4", 256),
+            *_groups("mini_kinetics", 50, 1, (4, 8)),
+        ),
+        "The text says that groups bring more than another reduction ratio does; for C and C/4 it gives no numbers.",
+    ),
+    "ucf101": Table(
+        "UCF101",
+        _blocks("ucf101", 50, "nl1", "cgnl1"),
+        "Not grouped. The mean of the three splits; the paper does not say which it reports.",
+        splits=(1, 2, 3),
+    ),
+    "mini-kinetics": Table(
+        "Main results on Mini-Kinetics",
+        (*_blocks("mini_kinetics", 50, *CUB_NETWORKS), *_blocks("mini_kinetics", 101, *CUB_NETWORKS)),
+        "Eight groups.",
+    ),
+    "cub": Table(
+        "Main results on CUB-200-2011",
+        (*_blocks("cub", 50, *CUB_NETWORKS), *_blocks("cub", 101, *CUB_NETWORKS)),
+        "Eight groups.",
+    ),
+    "residual": Table(
+        "CGNL against a simple residual block on CUB-200-2011",
+        _blocks("cub", 50, "residual1", "cgnl1"),
+        "Eight groups for both blocks.",
+    ),
+    "coco": Table(
+        "Mask R-CNN on COCO",
+        (
+            Row("Mask R-CNN R-50", "coco_maskrcnn_r50"),
+            Row("+ 1 NL", "coco_maskrcnn_r50_nl1"),
+            Row("+ 1 CGNL", "coco_maskrcnn_r50_cgnl1"),
+        ),
+        "The paper does not state the groups: eight.",
+    ),
+    "imagenet": Table(
+        "ImageNet",
+        (*_blocks("imagenet", 50, "cgnl1", "cgnlx1"), *_blocks("imagenet", 152, "cgnl1", "cgnlx1")),
+        "The paper does not state the groups: eight. CGNLx is the RBF kernel of order 3.",
+    ),
+    "cub-blocks": Table(
+        "One block on CUB-200-2011: is CGNL better, and does its attention matter?",
+        (*_blocks("cub", 50, "nl1", "cgnl1"), GROUP_NORM, Row("R-50 + 1 residual block", "cub_r50_residual1")),
+        "Group norm is what the authors' released code has in place of the paper's batch norm.",
+        ours=True,
+        diagnose=True,
+    ),
+    "cub-groups-r50": Table(
+        "Groups on CUB-200-2011, R-50",
+        (
+            Row("R-50", "cub_r50"),
+            *(
+                _cub(f"R-50 + 1 CGNL, groups {n}", f"cgnl1_groups{n}", model__options={"groups": n}) if n != 8
+                else Row("R-50 + 1 CGNL, groups 8", "cub_r50_cgnl1")
+                for n in (1, 4, 8, 16, 32)
+            ),
+        ),
+        ours=True,
+    ),
+    "cub-tries": Table(
+        "What could make CGNL better on CUB-200-2011",
+        (
+            *_blocks("cub", 50, "cgnl1"),
+            _cub("learning rate of the block x 10", "cgnl1_lr10", optim__new_lr=10.0),
+            _cub('scale="sqrt"', "cgnl1_scale_sqrt", model__options={"groups": 8, "scale": "sqrt"}),
+            _cub('scale="resolution"', "cgnl1_scale_resolution", model__options={"groups": 8, "scale": "resolution"}),
+            _cub("exact RBF", "cgnl1_rbf_exact", model__options={"groups": 8, "kernel": "rbf_exact"}),
+            _cub("exact RBF, normalised rows", "cgnl1_rbf_exact_normalised",
+                 model__options={"groups": 8, "kernel": "rbf_exact", "normalize": True}),
+            _cub("five blocks", "cgnl5_try", model__blocks=5),
+            _cub("in res5", "cgnl1_res5", model__after=["layer4.1"]),
+            _cub("twice the epochs", "cgnl1_long", optim__epochs=1),
+        ),
+        "Tested on a fifth of the training pictures, never on the test set: data.test_on=validation.",
+        ours=True,
+    ),
+    "gestures": Table(
+        "Hand gestures: clips of 30 frames, five classes",
+        (
+            _gestures("C2D R-50", None),
+            *(_gestures(f"C2D R-50 + {n} {b.upper()}", b, n) for n in (1, 5) for b in ("nl", "cgnl")),
+        ),
+        ours=True,
+    ),
+}
+"""By the name that ``cgnl reproduce`` takes. The complexity table is measured, not trained: see complexity.py."""
