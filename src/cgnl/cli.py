@@ -26,6 +26,10 @@ COMMANDS = {
     "app": ("cgnl.explain.app:app", "try networks in a browser: cgnl app best.ckpt [OTHER.ckpt]"),
     "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
+    "reproduce": (
+        "cgnl.experiments.command:reproduce",
+        "fill in a table of the paper: cgnl reproduce cub-kernels [--scale small|embedded]",
+    ),
     "bench": ("cgnl.bench.command:bench", "measure time, memory and error: cgnl bench block | network | ops"),
 }
 """Command -> (the function that does it, what it does)."""

@@ -94,7 +94,7 @@ class Held:
     """Samples of another source, all decoded once and held in the memory of a device."""
 
     def __init__(self, source: Source, device: torch.device | str, workers: int = 4):
-        self._source = source
+        self._source, self._device = source, device
         self.kind: Kind = source.kind
 
         def decode(index: int) -> tuple[Tensor | UnreadableError, int]:
@@ -106,6 +106,12 @@ class Held:
         with ThreadPoolExecutor(max(1, workers)) as pool:
             held = list(pool.map(decode, range(len(source))))
         self._pixels, self._labels = [pixels for pixels, _ in held], [label for _, label in held]
+
+    def holds(self, source: Source, device: torch.device | str) -> bool:
+        """Whether these are the samples of a source, on a device."""
+        if (len(source), torch.device(device)) != (len(self), torch.device(self._device)):
+            return False
+        return all(source.name(i) == self.name(i) for i in range(len(self)))
 
     @property
     def bytes(self) -> int:

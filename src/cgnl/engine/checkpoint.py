@@ -106,11 +106,15 @@ def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path |
         raise ValueError(f"{path} is of another network: {str(error).splitlines()[-1].strip()}") from None
 
 
-def _objects(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a block from settings: a kernel may be a name, or a name with arguments."""
+def block_options(model: Model) -> dict[str, Any]:
+    """What ``create_model`` is told about blocks; a kernel may be a name, or a name with arguments."""
+    options: dict[str, Any] = {"after": list(model.after)} if model.after else {}
+    if model.block is None:
+        return options
+    options |= {"block": model.block, "blocks": model.blocks, **model.options}
     kernel = options.get("kernel")
     if not isinstance(kernel, Mapping):
-        return dict(options)
+        return options
     name, arguments = kernel.get("name"), {key: value for key, value in kernel.items() if key != "name"}
     if name not in KERNELS:
         raise ValueError(f"model.options.kernel.name = {name} must be one of {', '.join(KERNELS)}")
@@ -130,13 +134,11 @@ KERNELS = {
 
 def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Module:
     """The network of these settings for this many classes; ``load`` says whether it starts from their weights."""
-    options = {"blocks": model.blocks, **_objects(model.options)} if model.block else {}
-    options |= {"after": list(model.after)} if model.after else {}
     weights = model.weights if load else None
     name = model.name or "resnet18"
     plain = {"num_classes": num_classes + is_detector(name), "dropout": model.dropout}  # the background is one more
     try:
-        network = create_model(name, block=model.block, weights=weights, **plain, **options)
+        network = create_model(name, weights=weights, **plain, **block_options(model))
     except TypeError as error:
         wrong = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if wrong is None:

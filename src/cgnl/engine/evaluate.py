@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..data.sources import Held
 from .checkpoint import Trained, open_trained
 from .config import Config, build, merge, nested, plain
 from .datasets import Dataset, best_metric, open_dataset
@@ -63,8 +64,10 @@ class Test:
         return self.task.results
 
 
-def prepare(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> Test:
-    """Everything that a test needs."""
+def prepare(
+    checkpoint: str | Path, settings: dict[str, Any] | None = None, held: dict[str, Held] | None = None
+) -> Test:
+    """Everything that a test needs; ``held`` are samples that are decoded already."""
     from .trainer import make_trainer
 
     overrides = nested(settings or {})
@@ -85,7 +88,8 @@ def prepare(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> T
     trainer = make_trainer(config, logger=False, **trainer_options(dataset))
     at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
     task = make_task(trained.network, config, dataset, at_once=at_once)
-    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world)
+    device, decoded = trainer.strategy.root_device, {} if held is None else held
+    loaders = Loaders(config, dataset, device, trainer.global_rank, config.world, decoded)
     return Test(trained, config, dataset, trainer, task, loaders.test(at_once, full=True))
 
 

@@ -53,7 +53,8 @@ class Loaders:
     device: torch.device
     rank: int = 0
     world: int = 1
-    _held: dict[str, Source] = field(default_factory=dict, init=False)
+    held: dict[str, Held] = field(default_factory=dict)
+    """Samples by split that were decoded before; runs of one process may share them."""
 
     def train(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader | Aside:
         """The training batches of all epochs, from number ``first`` on."""
@@ -85,10 +86,11 @@ class Loaders:
         """The samples, decoded once where that is asked for."""
         if self.config.data.cache == "none":
             return source
-        if split not in self._held:
-            self._held[split] = held = Held(source, self.device, self._workers())
+        if split not in self.held or not self.held[split].holds(source, self.device):
+            self.held.pop(split, None)  # or there would be two of them for a while
+            self.held[split] = held = Held(source, self.device, self._workers())
             log.info("%s samples decoded: %.1f GiB held on %s", split, held.bytes / 2**30, self.device)
-        return self._held[split]
+        return self.held[split]
 
     def _loader(self, samples: TorchDataset, batches: TrainBatches | EvalBatches) -> DataLoader:
         held = self.config.data.cache == "gpu"  # read by the process that owns the device

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..data.sources import Held
 from ..models import is_detector
 from . import schedule
 from .answers import save_answers
@@ -57,11 +58,22 @@ def command(recipe: str | None = None, *, resume: bool = False, **settings: Any)
     train(load(recipe, settings), resume, repeat_by(given, settings))
 
 
-def train(config: Config, resume: bool = False, repeat: str | None = None, *, silent: bool = False) -> Result:
-    """Train a network and test it; ``resume`` goes on with a run of this name that was stopped.
+def train(
+    config: Config,
+    resume: bool = False,
+    repeat: str | None = None,
+    *,
+    silent: bool = False,
+    held: dict[str, Held] | None = None,
+) -> Result:
+    """Train a network and test it.
 
-    ``repeat`` is the command that does it again, for whoever reads about the run. ``silent``: it speaks to its log
-    alone.
+    Args:
+        config: the settings.
+        resume: go on with a run of this name that was stopped.
+        repeat: the command that does it again, for whoever reads about the run.
+        silent: speak to the log alone, and write no report.
+        held: samples that are decoded already, and room for those that will be, where ``data.cache`` asks for it.
     """
     from .trainer import check_machine, first_process
 
@@ -74,7 +86,7 @@ def train(config: Config, resume: bool = False, repeat: str | None = None, *, si
     folder = run_folder(config, resume)
     try:
         console = start_log(first_process(), silent)
-        return _train(config, dataset, batch_size, folder, console, resume, repeat)
+        return _train(config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held)
     finally:
         stop_log()
 
@@ -87,6 +99,7 @@ def _train(
     console: Any,
     resume: bool,
     repeat: str | None,
+    held: dict[str, Held],
 ) -> Result:
     from .callbacks import Bar, Saver, Stopped, Table
     from .trainer import averaging, first_process, make_trainer, seed_everything, stopping, tensorboard
@@ -135,7 +148,7 @@ def _train(
         gradient_clip_val=config.optim.clip_norm,
         **trainer_options(dataset),
     )
-    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world)
+    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world, held)
     batches = loaders.train(batch_size, epochs, first=begin.step * config.optim.accumulate)
     tests = loaders.test(at_once, full=False)
     try:
@@ -165,7 +178,8 @@ def _train(
         if task.answers:
             save_answers(folder, dataset, task.answers)
         conclude(config, dataset, result)
-        try_to_report(folder)
+        if not console.quiet:
+            try_to_report(folder)
     return result
 
 

@@ -50,6 +50,10 @@ class Table:
     """Whether it is not in the paper."""
     splits: tuple[int, ...] = ()
     """Splits of the dataset, over which a result is averaged."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of all rows."""
+    suffix: str = ""
+    """Of the runs' names, where these settings make other runs of the rows."""
     diagnose: bool = False
     """Whether each trained block is asked if its attention matters."""
 
@@ -67,9 +71,12 @@ class Table:
 def _blocks(dataset: str, depth: int, *kinds: str) -> tuple[Row, ...]:
     """``R-50`` and, for ``nl1``, ``R-50 + 1 NL``."""
     base = f"{dataset}_r{depth}"
-    labels = [f"R-{depth} + {kind[-1]} {kind[:-1].upper()}" for kind in kinds]
+    labels = [f"R-{depth} + {kind[-1]} {LABELS[kind[:-1]]}" for kind in kinds]
     more = (Row(label, f"{base}_{kind}") for label, kind in zip(labels, kinds, strict=True))
     return (Row(f"R-{depth}", base), *more)
+
+
+LABELS = {"nl": "NL", "cgnl": "CGNL", "cgnlx": "CGNLx", "residual": "residual block"}
 
 
 def _groups(dataset: str, depth: int, blocks: int, numbers: tuple[int, ...]) -> tuple[Row, ...]:
@@ -81,14 +88,14 @@ def _groups(dataset: str, depth: int, blocks: int, numbers: tuple[int, ...]) -> 
 
 
 def _inner(share: str, channels: int) -> Row:
-    options = {"groups": 1, "inner_channels": channels}
-    base = "mini_kinetics_r50_cgnl1"
-    return Row(f"R-50 + 1 CGNL, not grouped, inner {share}", base, {"model.options": options}, f"{base}_inner{channels}")
+    base, label = "mini_kinetics_r50_cgnl1", f"R-50 + 1 CGNL, not grouped, inner {share}"
+    return Row(label, base, {"model.options": {"groups": 1, "inner_channels": channels}}, f"{base}_inner{channels}")
 
 
 def _cub(label: str, called: str, **settings: Any) -> Row:
     """A variation of the ResNet-50 with one CGNL block on CUB."""
-    return Row(label, "cub_r50_cgnl1", {name.replace("__", "."): v for name, v in settings.items()}, f"cub_r50_{called}")
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    return Row(label, "cub_r50_cgnl1", named, f"cub_r50_{called}")
 
 
 def _gestures(label: str, block: str | None, blocks: int = 1) -> Row:
@@ -96,8 +103,9 @@ def _gestures(label: str, block: str | None, blocks: int = 1) -> Row:
     return Row(label, "gestures", settings, f"gestures_c2d_r50_{block}{blocks}" if block else "gestures_c2d_r50")
 
 
+EXACT = {"name": "rbf", "beta": "exact"}
 GROUP_NORM = _cub("R-50 + 1 CGNL, group norm", "cgnl1_group_norm", model__options={"groups": 8, "norm": "group"})
-CUB_NETWORKS = ("nl1", "cgnl1", "nl5", "cgnl5")
+MAIN = ("nl1", "cgnl1", "nl5", "cgnl5")
 
 TABLES: dict[str, Table] = {
     "cub-kernels": Table(
@@ -146,12 +154,12 @@ TABLES: dict[str, Table] = {
     ),
     "mini-kinetics": Table(
         "Main results on Mini-Kinetics",
-        (*_blocks("mini_kinetics", 50, *CUB_NETWORKS), *_blocks("mini_kinetics", 101, *CUB_NETWORKS)),
+        (*_blocks("mini_kinetics", 50, *MAIN), *_blocks("mini_kinetics", 101, *MAIN)),
         "Eight groups.",
     ),
     "cub": Table(
         "Main results on CUB-200-2011",
-        (*_blocks("cub", 50, *CUB_NETWORKS), *_blocks("cub", 101, *CUB_NETWORKS)),
+        (*_blocks("cub", 50, *MAIN), *_blocks("cub", 101, *MAIN)),
         "Eight groups.",
     ),
     "residual": Table(
@@ -175,7 +183,7 @@ TABLES: dict[str, Table] = {
     ),
     "cub-blocks": Table(
         "One block on CUB-200-2011: is CGNL better, and does its attention matter?",
-        (*_blocks("cub", 50, "nl1", "cgnl1"), GROUP_NORM, Row("R-50 + 1 residual block", "cub_r50_residual1")),
+        (*_blocks("cub", 50, "nl1", "cgnl1", "residual1"), GROUP_NORM),
         "Group norm is what the authors' released code has in place of the paper's batch norm.",
         ours=True,
         diagnose=True,
@@ -184,11 +192,9 @@ TABLES: dict[str, Table] = {
         "Groups on CUB-200-2011, R-50",
         (
             Row("R-50", "cub_r50"),
-            *(
-                _cub(f"R-50 + 1 CGNL, groups {n}", f"cgnl1_groups{n}", model__options={"groups": n}) if n != 8
-                else Row("R-50 + 1 CGNL, groups 8", "cub_r50_cgnl1")
-                for n in (1, 4, 8, 16, 32)
-            ),
+            *(_cub(f"R-50 + 1 CGNL, groups {n}", f"cgnl1_groups{n}", model__options={"groups": n}) for n in (1, 4)),
+            Row("R-50 + 1 CGNL, groups 8", "cub_r50_cgnl1"),
+            *(_cub(f"R-50 + 1 CGNL, groups {n}", f"cgnl1_groups{n}", model__options={"groups": n}) for n in (16, 32)),
         ),
         ours=True,
     ),
@@ -196,18 +202,23 @@ TABLES: dict[str, Table] = {
         "What could make CGNL better on CUB-200-2011",
         (
             *_blocks("cub", 50, "cgnl1"),
-            _cub("learning rate of the block x 10", "cgnl1_lr10", optim__new_lr=10.0),
+            _cub("learning rate of new layers x 10", "cgnl1_new_layers10", optim__new_layers=10.0),
+            _cub("the same without a block", "new_layers10", optim__new_layers=10.0, model__block=None),
             _cub('scale="sqrt"', "cgnl1_scale_sqrt", model__options={"groups": 8, "scale": "sqrt"}),
             _cub('scale="resolution"', "cgnl1_scale_resolution", model__options={"groups": 8, "scale": "resolution"}),
-            _cub("exact RBF", "cgnl1_rbf_exact", model__options={"groups": 8, "kernel": "rbf_exact"}),
-            _cub("exact RBF, normalised rows", "cgnl1_rbf_exact_normalised",
-                 model__options={"groups": 8, "kernel": "rbf_exact", "normalize": True}),
-            _cub("five blocks", "cgnl5_try", model__blocks=5),
-            _cub("in res5", "cgnl1_res5", model__after=["layer4.1"]),
-            _cub("twice the epochs", "cgnl1_long", optim__epochs=1),
+            _cub("exact RBF", "cgnl1_exact_rbf", model__options={"groups": 8, "kernel": EXACT}),
+            _cub(
+                "exact RBF, normalised rows",
+                "cgnl1_exact_rbf_normalised",
+                model__options={"groups": 8, "kernel": EXACT, "normalize": True},
+            ),
+            _cub("five blocks", "cgnl5", model__blocks=5),
+            _cub("block in res5", "cgnl1_res5", model__after=["layer4.1"]),
         ),
-        "Tested on a fifth of the training pictures, never on the test set: data.test_on=validation.",
+        "Tested on a fifth of the training pictures, never on the test set.",
         ours=True,
+        settings={"data.test_on": "validation"},
+        suffix="_validation",
     ),
     "gestures": Table(
         "Hand gestures: clips of 30 frames, five classes",
@@ -219,3 +230,9 @@ TABLES: dict[str, Table] = {
     ),
 }
 """By the name that ``cgnl reproduce`` takes. The complexity table is measured, not trained: see complexity.py."""
+
+
+def asked(run: str) -> bool:
+    """Whether runs of this row are asked if their attention matters, for whichever table they are made."""
+    rows = {row.name + t.suffix: row for t in TABLES.values() if t.diagnose for row in t.rows}
+    return run in rows and rows[run].config().model.block in ("cgnl", "cgnlx", "nl")

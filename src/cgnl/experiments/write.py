@@ -1,0 +1,251 @@
+"""A filled table as Markdown, CSV and a picture, and within documents."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..engine.checkpoint import whole_file
+from ..engine.words import NAMES
+from ..extras import need
+from .scales import words
+from .statistics import Estimate
+from .summary import Asked, Line, Pair, Summary, summarize
+from .tables import TABLES
+
+NOTES = (
+    "Measured: mean ± standard deviation of a seed [95 % interval of the mean, Student's t]; the number after the last "
+    "epoch. Differences are paired by seed; p of the difference is the paired t test's, and says whether other seeds "
+    "would show it; p of the samples is McNemar's, with a sample as a cluster where there are several seeds, and says "
+    "whether other test samples would. No p is corrected for how many there are."
+)
+
+
+def write(summary: Summary, folder: Path) -> list[Path]:
+    """NAME.md, NAME.csv, NAME_pairs.csv and, if anything was measured, NAME.png."""
+    name = summary.name
+    pages = {f"{name}.md": markdown(summary), f"{name}.csv": rows_csv(summary), f"{name}_pairs.csv": pairs_csv(summary)}
+    for file_name, text in pages.items():
+        with whole_file(folder / file_name) as file:
+            file.write(text.encode())
+    paths = [folder / file_name for file_name in pages]
+    if any(line.seeds for line in summary.lines):
+        figure = draw(summary)
+        with whole_file(folder / f"{name}.png") as file:
+            figure.savefig(file, dpi=160, format="png")
+        paths.append(folder / f"{name}.png")
+    return paths
+
+
+def markdown(summary: Summary, brief: bool = False) -> str:
+    """The whole page, or the table of rows alone."""
+    table = summary.table
+    ours = "Not a table of the paper. " if table.ours else ""
+    protocols = {words(line.config): line for line in summary.lines if line.config}
+    parts = [f"{ours}{table.note}".strip(), *(f"{protocol}." for protocol in protocols), rows_markdown(summary)]
+    if missing := [line for line in summary.lines if line.reason]:
+        parts.append("\n".join(f"* {line.row.label}: {_not_run(line)}" for line in missing))
+    if not brief:
+        parts += [pairs_markdown(summary.pairs), asked_markdown(summary.asked), NOTES]
+        parts.insert(0, f"# {table.title}")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _not_run(line: Line) -> str:
+    return f"not run: {line.reason}" if not line.seeds else f"a run failed: {line.reason}"
+
+
+def rows_markdown(summary: Summary) -> str:
+    """A row for each row: the paper's numbers, and ours."""
+    metrics = [
+        name for name in NAMES if any(name in line.numbers or name in line.row.reported for line in summary.lines)
+    ]
+    told = [name for name in metrics if any(name in line.row.reported for line in summary.lines)]
+    head = ["", *(f"{NAMES[name]}, paper" for name in told), *(f"{NAMES[name]}, measured" for name in metrics), "seeds"]
+    rows = []
+    for line in summary.lines:
+        paper = [_number(line.row.reported.get(name)) for name in told]
+        measured = [_estimate(line.numbers.get(name)) for name in metrics]
+        rows.append([line.row.label, *paper, *measured, str(len(line.seeds))])
+    return _grid(head, rows)
+
+
+def pairs_markdown(pairs: Sequence[Pair]) -> str:
+    """A row for each pair."""
+    rows = [
+        [
+            f"{pair.after.label} against {pair.before.label}",
+            f"{pair.difference.mean:+.2f}{_interval(pair.difference, sign='+')}",
+            _p(pair.difference.p),
+            *((f"+{pair.sides.won:,} / -{pair.sides.lost:,}", _p(pair.sides.p)) if pair.sides else ("-", "-")),
+            str(pair.difference.count),
+        ]
+        for pair in pairs
+    ]
+    return _grid(["pair", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
+
+
+def asked_markdown(asked: Sequence[Asked]) -> str:
+    """Whether the attention matters, for each row that was asked."""
+    rows = [
+        [
+            entry.row.label,
+            entry.attention,
+            f"{entry.top1.mean:.2f}",
+            f"{entry.change.mean:+.2f}{_interval(entry.change, sign='+')}" if entry.lost or entry.won else "",
+            f"+{entry.won:,} / -{entry.lost:,}" if entry.lost or entry.won else "",
+            str(entry.top1.count),
+        ]
+        for entry in asked
+    ]
+    return _grid(["", "attention", "top-1", "change", "samples won / lost", "seeds"], rows) if rows else ""
+
+
+def sentences(summary: Summary) -> list[str]:
+    """What each row gains over the first of its network."""
+    said, first = [], {line.group: line.row for line in reversed(summary.lines)}
+    for pair in summary.pairs:
+        if pair.before in first.values():
+            d = pair.difference
+            verb = "above" if d.mean > 0 else "below"
+            how = (
+                ""
+                if d.half_width is None
+                else f" (95 % interval {d.mean - d.half_width:+.2f} to {d.mean + d.half_width:+.2f}, p = {_p(d.p)})"
+            )
+            said.append(
+                f"{pair.after.label}: {abs(d.mean):.2f} points {verb} {pair.before.label}{how}, {d.count} seeds."
+            )
+    return said
+
+
+def rows_csv(summary: Summary) -> str:
+    """A line for each row and number."""
+    lines = []
+    for line in summary.lines:
+        for metric in dict.fromkeys([*line.row.reported, *line.numbers]):
+            e = line.numbers.get(metric)
+            measured = (e.mean, e.deviation, e.half_width, e.count) if e else (None, None, None, 0)
+            values = [seed.numbers.get(metric) for seed in line.seeds.values()]
+            each = " ".join(
+                f"{n}:{value:.4f}" for n, value in zip(line.seeds, values, strict=True) if value is not None
+            )
+            reported = line.row.reported.get(metric)
+            lines.append([line.row.name, line.row.label, metric, reported, *map(_round, measured), each, line.reason])
+    head = ["row", "label", "number", "paper", "mean", "deviation", "half_interval", "seeds", "by_seed", "reason"]
+    return _csv(head, lines)
+
+
+def pairs_csv(summary: Summary) -> str:
+    """A line for each pair."""
+    lines = []
+    for pair in summary.pairs:
+        d, sides = pair.difference, pair.sides
+        changed = (sides.won, sides.lost, sides.p) if sides else (None, None, None)
+        lines.append(
+            [
+                pair.before.name,
+                pair.after.name,
+                *map(_round, (d.mean, d.deviation, d.half_width, d.count, d.p, *changed)),
+            ]
+        )
+    head = ["before", "after", "difference", "deviation", "half_interval", "seeds", "p", "won", "lost", "p_samples"]
+    return _csv(head, lines)
+
+
+def draw(summary: Summary) -> Any:
+    """Each seed as a dot, the mean with its interval, and the paper's number."""
+    figures = need("matplotlib.figure", "reproduce")
+    lines, metric = summary.lines[::-1], summary.metric  # the first on top
+    figure = figures.Figure(figsize=(7.2, 1.3 + 0.36 * len(lines)), layout="constrained")
+    axis = figure.subplots()
+    for place, line in enumerate(lines):
+        values = [seed.numbers[metric] for seed in line.seeds.values()]
+        axis.plot(values, [place] * len(values), "o", color="#8c8c8c", markersize=3, alpha=0.7, zorder=1)
+        if metric in line.numbers:
+            e = line.numbers[metric]
+            axis.errorbar(e.mean, place, xerr=e.half_width, fmt="o", color="#2b6cb0", capsize=3, zorder=2)
+        if metric in line.row.reported:
+            axis.plot(line.row.reported[metric], place, "D", color="#c44e52", fillstyle="none", zorder=3)
+    for label, style in {
+        "a seed": {"marker": "o", "color": "#8c8c8c", "markersize": 3},
+        "mean, 95 % interval": {"marker": "o", "color": "#2b6cb0"},
+        "paper": {"marker": "D", "color": "#c44e52", "fillstyle": "none"},
+    }.items():
+        axis.plot([], [], linestyle="none", label=label, **style)
+    axis.set_yticks(range(len(lines)), [line.row.label for line in lines])
+    axis.set_ylim(-0.6, len(lines) - 0.4)
+    axis.set_xlabel(f"{NAMES[metric]}, %")
+    axis.set_title(summary.table.title, fontsize=9)
+    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+MARK = re.compile(r"(<!-- cgnl reproduce (\S+) in (\S+?)(, brief)? -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(document: Path) -> int:
+    """Put tables between a document's marks, ``<!-- cgnl reproduce TABLE in FOLDER -->`` and ``<!-- end -->``.
+
+    Returns how many there were.
+    """
+
+    def filled(mark: re.Match[str]) -> str:
+        begin, name, folder, brief, end = mark.groups()
+        if name not in TABLES:
+            raise ValueError(f"{document}: there is no table {name!r}")
+        if not Path(folder).is_dir():
+            raise ValueError(f"{document}: there is no folder {folder}")
+        summary = summarize(name, TABLES[name], Path(folder))
+        text = markdown(summary, brief=True)
+        if not brief:
+            text = "\n\n".join(
+                filter(None, [text.strip(), pairs_markdown(summary.pairs), asked_markdown(summary.asked)])
+            )
+        return f"{begin}{text.strip()}\n{end}"
+
+    text, count = MARK.subn(filled, document.read_text())
+    with whole_file(document) as file:
+        file.write(text.encode())
+    return count
+
+
+def _grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _estimate(e: Estimate | None) -> str:
+    if e is None:
+        return "-"
+    return f"{e.mean:.2f}" + ("" if e.deviation is None else f" ± {e.deviation:.2f}{_interval(e)}")
+
+
+def _interval(e: Estimate, sign: str = "") -> str:
+    if e.half_width is None:
+        return ""
+    return f" [{e.mean - e.half_width:{sign}.2f}, {e.mean + e.half_width:{sign}.2f}]"
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _round(value: float | None) -> float | None:
+    return value if value is None or isinstance(value, int) or not math.isfinite(value) else float(f"{value:.6g}")

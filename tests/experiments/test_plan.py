@@ -1,0 +1,101 @@
+"""Which runs are made, which cannot be, and how long they take."""
+
+import pytest
+
+from cgnl.engine.datasets import open_dataset
+from cgnl.experiments.plan import durations, flops, plan, rate
+from cgnl.experiments.tables import TABLES, Table
+from cgnl.models.table import cost
+from tests.experiments.conftest import row
+
+
+def test_plan_goes_seed_by_seed(toy, tmp_path):
+    runs, reasons = plan(toy, toy.rows, "paper", 2, tmp_path, {"optim.lr": 0.5})
+    assert [run.config.name for run in runs] == [
+        f"{name}_seed{n}" for n in (0, 1) for name in ("toy", "toy_cgnl", "toy_r")
+    ]
+    assert {run.config.optim.lr for run in runs} == {0.5}
+    assert [run.config.seed for run in runs] == [0, 0, 0, 1, 1, 1]
+    assert [run.asked for run in runs[:3]] == [False, True, False]
+    assert runs[0].folder == tmp_path / "toy_seed0"
+    assert reasons == {}
+
+
+def test_plan_makes_a_run_of_each_split(toy, tmp_path):
+    table = Table("t", toy.rows[:1], splits=(1, 2))
+    runs, _ = plan(table, table.rows, "paper", 1, tmp_path, {})
+    assert [(run.config.name, run.config.data.split) for run in runs] == [
+        ("toy_split1_seed0", 1),
+        ("toy_split2_seed0", 2),
+    ]
+
+
+def test_plan_names_runs_of_other_settings_otherwise(toy, tmp_path):
+    table = Table("t", toy.rows[:1], settings={"data.test_on": "validation"}, suffix="_validation")
+    (run,), _ = plan(table, table.rows, "paper", 1, tmp_path, {})
+    assert (run.config.name, run.config.data.test_on) == ("toy_validation_seed0", "validation")
+
+
+@pytest.mark.parametrize(
+    ("table", "scale", "settings", "reason"),
+    [
+        ("cub", "paper", {}, "data.root must say where cub is"),
+        ("coco", "embedded", {}, "no pictures with objects are embedded"),
+        ("cub", "small", {"data.root": "nowhere"}, "nowhere"),
+    ],
+)
+def test_plan_says_what_is_missing(tmp_path, table, scale, settings, reason):
+    rows = TABLES[table].rows
+    runs, reasons = plan(TABLES[table], rows, scale, 2, tmp_path, settings)
+    assert runs == []
+    assert set(reasons) == {r.name for r in rows}
+    assert all(reason in said for said in reasons.values())
+
+
+def test_plan_leaves_out_a_row_without_weights(toy, tmp_path):
+    rows = (toy.rows[0], row("trained", "toy_w", None, **{"model.weights": "none.pth"}))
+    runs, reasons = plan(toy, rows, "paper", 1, tmp_path, {})
+    assert [run.row for run in runs] == ["toy"]
+    assert reasons["toy_w"]
+
+
+def test_plan_does_not_make_another_network_of_a_row(tmp_path):
+    rows = TABLES["cub"].chosen("cub_r50,cub_r101")
+    _, reasons = plan(TABLES["cub"], rows, "paper", 1, tmp_path, {"model.name": "resnet50_caffe"})
+    assert reasons["cub_r101"] == "it is a resnet101, and model.name = resnet50_caffe is given"
+    assert "data.root" in reasons["cub_r50"]
+
+
+@pytest.mark.parametrize("name", ["model.block", "model.options.groups", "seed", "data.split", "name"])
+def test_plan_refuses_what_is_for_the_rows_to_say(toy, tmp_path, name):
+    with pytest.raises(ValueError, match=f"{name} is for the rows of a table to say"):
+        plan(toy, toy.rows, "paper", 1, tmp_path, {name: "1"})
+
+
+def test_flops_are_three_passes_of_training_and_one_of_testing(toy, tmp_path):
+    config = plan(toy, toy.rows, "paper", 1, tmp_path, {"test_every": 2})[0][0].config
+    once = 2e9 * cost("tiny", 64, num_classes=13).gmacs
+    assert flops(config, open_dataset(config.data)) == pytest.approx(once * (3 * 2 * 24 + 6))
+
+
+def test_durations_follow_what_runs_took(toy, tmp_path):
+    runs, _ = plan(toy, toy.rows[:2], "paper", 2, tmp_path, {})
+    before = durations(runs, tmp_path)
+    assert set(before) == {run.config.name for run in runs}
+    assert all(seconds > 0 for seconds in before.values())
+    from cgnl.engine.config import to_yaml
+
+    folder = runs[0].folder
+    folder.mkdir()
+    (folder / "results.json").write_text('{"test_top1": 0.5, "seconds": 100}')
+    (folder / "config.yaml").write_text(to_yaml(runs[0].config))
+    after = durations(runs, tmp_path)
+    assert after["toy_seed1"] == 100
+    ratio = flops(runs[1].config, open_dataset(runs[1].config.data)) / flops(
+        runs[0].config, open_dataset(runs[0].config.data)
+    )
+    assert after["toy_cgnl_seed1"] == pytest.approx(100 * ratio)
+
+
+def test_rate_is_a_speed():
+    assert 1e8 < rate() < 1e16

@@ -1,0 +1,59 @@
+"""What rows are told at each scale."""
+
+import pytest
+
+from cgnl.engine.checkpoint import build_network
+from cgnl.engine.config import EMBEDDED, load
+from cgnl.experiments.scales import settings_of, words
+from cgnl.experiments.tables import TABLES
+
+ROWS = [(name, row) for name, table in TABLES.items() for row in table.rows]
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name}-{row.name}" for name, row in ROWS])
+@pytest.mark.parametrize("scale", ["paper", "small"])
+def test_settings_of_a_row_keep_its_network(name, row, scale):
+    table = TABLES[name]
+    config, alone = row.config(settings_of(table, row, scale)), row.config()
+    assert config.model == alone.model
+    assert config.data.dataset == alone.data.dataset
+    if scale == "paper":
+        assert config == row.config(table.settings)
+
+
+def test_settings_of_small_are_smaller():
+    for name, row in ROWS:
+        small, paper = (row.config(settings_of(TABLES[name], row, scale)) for scale in ("small", "paper"))
+        assert small.optim.epochs <= paper.optim.epochs
+        assert small.data.size <= paper.data.size
+
+
+def test_settings_of_embedded_need_nothing():
+    seen = set()
+    for name, row in ROWS:
+        if name == "coco":
+            continue
+        config = row.config(settings_of(TABLES[name], row, "embedded"))
+        assert config.data.dataset in EMBEDDED
+        assert config.model.weights is None
+        seen.add(str(config.model))
+        assert build_network(config.model, 4) is not None
+    assert len(seen) > 20
+
+
+def test_settings_of_embedded_refuse_objects():
+    with pytest.raises(ValueError, match="no pictures with objects are embedded"):
+        settings_of(TABLES["coco"], TABLES["coco"].rows[0], "embedded")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "expected"),
+    [
+        ("cub_r50", {}, "resnet50 from the weights IMAGENET1K_V1: 448 pixels, 10 + 100 epochs, step schedule, 256"),
+        ("parts", {}, "resnet18 from random weights: embedded parts, 1 + 2 epochs, cosine schedule, 48 samples"),
+        ("ucf101_r50", {"data.limit": 1000}, "224 pixels, clips of 32 frames, at most 1,000 training samples, 10"),
+        ("cub_r50", {"data.test_on": "validation"}, "samples a step, tested on 20% of the training samples"),
+    ],
+)
+def test_words_say_the_protocol(recipe, settings, expected):
+    assert expected in words(load(recipe, settings))
