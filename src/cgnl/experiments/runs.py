@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,12 +71,15 @@ def run_name(row: str, seed: int, split: int | None = None) -> str:
 
 def outcomes(folder: Path, row: str) -> Iterator[Outcome]:
     """The runs of a row that have ended, by seed and split."""
-    found = []
-    for path in folder.glob(f"{row}_*seed*/results.json"):
-        split, _, seed = path.parent.name.removeprefix(f"{row}_").rpartition("seed")
-        if seed.isdigit() and split.removeprefix("split").rstrip("_").isdigit() == bool(split):
-            found.append(read_outcome(path.parent, int(seed)))
+    found = [read_outcome(path.parent, seed) for seed, path in files(folder, row, "results.json")]
     yield from sorted(found, key=lambda o: (o.seed, o.split))
+
+
+def files(folder: Path, row: str, name: str) -> Iterator[tuple[int, Path]]:
+    """The files of a name in the folders of a row's runs, with their seeds."""
+    for path in sorted(folder.glob(f"{row}_*seed*/{name}")):
+        if found := re.fullmatch(rf"{re.escape(row)}(?:_split\d+)?_seed(\d+)", path.parent.name):
+            yield int(found[1]), path
 
 
 def read_outcome(folder: Path, seed: int) -> Outcome:

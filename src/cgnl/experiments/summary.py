@@ -7,9 +7,9 @@ from itertools import combinations
 from pathlib import Path
 
 from ..engine.config import Config
-from .runs import FAILED, Outcome, outcomes
+from .runs import FAILED, Outcome, files, outcomes
 from .statistics import Estimate, Sides, changed_sides, estimate
-from .tables import Row, Table
+from .tables import Row, Table, gain
 
 REASONS = "not_run.json"
 
@@ -56,6 +56,8 @@ class Pair:
     difference: Estimate
     """In points of the first number, after less before."""
     sides: Sides | None
+    paper: float | None = None
+    """The difference of the numbers it reports."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _line(table: Table, row: Row, folder: Path, reason: str) -> Line:
     for outcome in found:
         by_seed.setdefault(outcome.seed, []).append(outcome)
     whole = {n: _mean(parts) for n, parts in by_seed.items() if {o.split for o in parts} >= wanted}
-    failed = [path.read_text().strip() for path in sorted(folder.glob(f"{row.name}{table.suffix}_*seed*/{FAILED}"))]
+    failed = [path.read_text().strip() for _, path in files(folder, row.name + table.suffix, FAILED)]
     return Line(row, whole, found[0].config if found else None, (failed or [reason])[0] or ("" if whole else "not yet"))
 
 
@@ -122,7 +124,7 @@ def _pair(before: Line, after: Line) -> Pair:
     difference = estimate([b.numbers[metric] - a.numbers[metric] for a, b in zip(old, new, strict=True)])
     same = len({s.samples for s in (*old, *new)}) == 1 and bool(old[0].right)
     sides = changed_sides([s.right for s in old], [s.right for s in new]) if same else None
-    return Pair(before.row, after.row, difference, sides)
+    return Pair(before.row, after.row, difference, sides, gain(before.row, after.row, metric))
 
 
 def _asked(line: Line) -> list[Asked]:

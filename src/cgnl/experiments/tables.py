@@ -36,6 +36,12 @@ class Row:
         return {name: value for name, value in numbers.items() if value is not None}
 
 
+def gain(before: Row, after: Row, metric: str) -> float | None:
+    """What the paper reports that one row has more than another."""
+    numbers = before.reported, after.reported
+    return numbers[1][metric] - numbers[0][metric] if all(metric in n for n in numbers) else None
+
+
 METRICS = ("top1", "top5", "box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
 
 

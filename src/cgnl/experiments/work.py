@@ -40,7 +40,8 @@ class Worker:
         """Whether it came to the end, and was not stopped before."""
         if self.gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
-        torch._dynamo.config.recompile_limit = 64  # networks of a row share what was compiled, and rows may be many
+        if any(run.config.compile for run in self.runs):  # a row's networks share what was compiled; rows are many
+            torch._dynamo.config.recompile_limit = 64
         made, held = 0, {}
         try:
             with interrupted_at(self.deadline):

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.checkpoint import whole_file
+from ..engine.config import EMBEDDED as DRAWN
+from ..engine.datasets import dataset_name
 from ..engine.words import NAMES
 from ..extras import need
 from .scales import words
 from .statistics import Estimate
 from .summary import Asked, Line, Pair, Summary, summarize
-from .tables import TABLES
+from .tables import TABLES, gain
 
 NOTES = (
     "Measured: mean ± standard deviation of a seed [95 % interval of the mean, Student's t]; the number after the last "
@@ -46,6 +48,8 @@ def markdown(summary: Summary, brief: bool = False) -> str:
     ours = "Not a table of the paper. " if table.ours else ""
     protocols = {words(line.config): line for line in summary.lines if line.config}
     parts = [f"{ours}{table.note}".strip(), *(f"{protocol}." for protocol in protocols), rows_markdown(summary)]
+    if any(line.config and dataset_name(line.config.data) in DRAWN for line in summary.lines):
+        parts.append("These are drawn pictures and smaller networks: only the way of the experiment is the paper's.")
     if missing := [line for line in summary.lines if line.reason]:
         parts.append("\n".join(f"* {line.row.label}: {_not_run(line)}" for line in missing))
     if not brief:
@@ -78,6 +82,7 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
     rows = [
         [
             f"{pair.after.label} against {pair.before.label}",
+            "-" if pair.paper is None else f"{pair.paper:+.2f}",
             f"{pair.difference.mean:+.2f}{_interval(pair.difference, sign='+')}",
             _p(pair.difference.p),
             *((f"+{pair.sides.won:,} / -{pair.sides.lost:,}", _p(pair.sides.p)) if pair.sides else ("-", "-")),
@@ -85,7 +90,7 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
         ]
         for pair in pairs
     ]
-    return _grid(["pair", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
+    return _grid(["pair", "paper", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
 
 
 def asked_markdown(asked: Sequence[Asked]) -> str:
@@ -110,7 +115,7 @@ def sentences(summary: Summary) -> list[str]:
     for pair in summary.pairs:
         if pair.before in first.values():
             d = pair.difference
-            verb = "above" if d.mean > 0 else "below"
+            verb = "above" if d.mean >= 0 else "below"
             how = (
                 ""
                 if d.half_width is None
@@ -157,32 +162,45 @@ def pairs_csv(summary: Summary) -> str:
 
 
 def draw(summary: Summary) -> Any:
-    """Each seed as a dot, the mean with its interval, and the paper's number."""
+    """Each seed as a dot, the mean with its interval, and the paper's number; beside it what each row gains."""
     figures = need("matplotlib.figure", "reproduce")
     lines, metric = summary.lines[::-1], summary.metric  # the first on top
-    figure = figures.Figure(figsize=(7.2, 1.3 + 0.36 * len(lines)), layout="constrained")
-    axis = figure.subplots()
+    figure = figures.Figure(figsize=(9.6, 1.4 + 0.36 * len(lines)), layout="constrained")
+    numbers, gains = figure.subplots(1, 2, sharey=True)
+    first = {line.group: line for line in lines}  # the last that is met is the first
+    pairs = {(pair.before.name, pair.after.name): pair for pair in summary.pairs}
     for place, line in enumerate(lines):
         values = [seed.numbers[metric] for seed in line.seeds.values()]
-        axis.plot(values, [place] * len(values), "o", color="#8c8c8c", markersize=3, alpha=0.7, zorder=1)
-        if metric in line.numbers:
-            e = line.numbers[metric]
-            axis.errorbar(e.mean, place, xerr=e.half_width, fmt="o", color="#2b6cb0", capsize=3, zorder=2)
-        if metric in line.row.reported:
-            axis.plot(line.row.reported[metric], place, "D", color="#c44e52", fillstyle="none", zorder=3)
+        _dots(numbers, place, values, line.numbers.get(metric), line.row.reported.get(metric))
+        base = first[line.group].row
+        if line.row is not base:
+            pair = pairs.get((base.name, line.row.name))
+            _dots(gains, place, (), pair and pair.difference, gain(base, line.row, metric))
     for label, style in {
         "a seed": {"marker": "o", "color": "#8c8c8c", "markersize": 3},
         "mean, 95 % interval": {"marker": "o", "color": "#2b6cb0"},
         "paper": {"marker": "D", "color": "#c44e52", "fillstyle": "none"},
     }.items():
-        axis.plot([], [], linestyle="none", label=label, **style)
-    axis.set_yticks(range(len(lines)), [line.row.label for line in lines])
-    axis.set_ylim(-0.6, len(lines) - 0.4)
-    axis.set_xlabel(f"{NAMES[metric]}, %")
-    axis.set_title(summary.table.title, fontsize=9)
-    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    axis.spines[["top", "right"]].set_visible(False)
+        gains.plot([], [], linestyle="none", label=label, **style)
+    gains.axvline(0, color="#dddddd", zorder=0)
+    numbers.set_yticks(range(len(lines)), [line.row.label for line in lines])
+    numbers.set_ylim(-0.6, len(lines) - 0.4)
+    numbers.set_xlabel(f"{NAMES[metric]}, %")
+    gains.set_xlabel("points above the first of its network")
+    gains.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    for axis in (numbers, gains):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(summary.table.title, fontsize=9)
     return figure
+
+
+def _dots(axis: Any, place: int, values: Sequence[float], mean: Estimate | None, paper: float | None) -> None:
+    """What is known of a row, in its line of a picture."""
+    axis.plot(values, [place] * len(values), "o", color="#8c8c8c", markersize=3, alpha=0.7, zorder=1)
+    if mean is not None:
+        axis.errorbar(mean.mean, place, xerr=mean.half_width, fmt="o", color="#2b6cb0", capsize=3, zorder=2)
+    if paper is not None:
+        axis.plot(paper, place, "D", color="#c44e52", fillstyle="none", zorder=3)
 
 
 MARK = re.compile(r"(<!-- cgnl reproduce (\S+) in (\S+?)(, brief)? -->\n).*?(<!-- end -->)", re.DOTALL)

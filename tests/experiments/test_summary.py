@@ -1,0 +1,91 @@
+"""What runs come to, against numbers that are worked out by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cgnl.engine.config import to_yaml
+from cgnl.experiments.summary import summarize
+from cgnl.experiments.tables import Table
+
+ASKED = "attention,top1,lost,won,change,p\nas it is,50.0,0,0,0.0,1.0\nits mean,{mean},{lost},{won},{change},0.5\n"
+
+
+@pytest.fixture
+def ended(toy, tmp_path):
+    """Runs of the toy table that have ended."""
+
+    def make(row: int, seed: int, right: str, samples: str = "a", split: int | None = None, asked: str = "") -> None:
+        r = toy.rows[row]
+        name = f"{r.name}{f'_split{split}' if split else ''}_seed{seed}"
+        folder = tmp_path / name
+        folder.mkdir()
+        top1 = right.count("1") / len(right)
+        (folder / "results.json").write_text(json.dumps({"test_top1": top1, "test_top5": 1.0, "seconds": 2.0}))
+        config = r.config({"seed": seed, **({"data.split": split} if split else {})})
+        (folder / "config.yaml").write_text(to_yaml(config))
+        (folder / "right.txt").write_text(f"{samples}\n{right}\n")
+        if asked:
+            (folder / "diagnosis.csv").write_text(asked)
+
+    return make
+
+
+def test_summarize_gives_mean_and_difference(ended, toy, tmp_path):
+    for seed, (before, after) in enumerate([("1000", "1100"), ("1100", "1110"), ("1100", "0110")]):
+        ended(0, seed, before)
+        ended(1, seed, after)
+    ended(1, 7, "1111")  # a seed that the other does not have
+    summary = summarize("toy", toy, tmp_path)
+    plain, cgnl, residual = summary.lines
+    assert plain.numbers["top1"].mean == pytest.approx(100 * (1 + 2 + 2) / 12)
+    assert cgnl.numbers["top1"].count == 4
+    assert (residual.seeds, residual.reason) == ({}, "not yet")
+    (pair,) = summary.pairs
+    assert (pair.before.name, pair.after.name) == ("toy", "toy_cgnl")
+    assert pair.difference.mean == pytest.approx((25 + 25 + 0) / 3)
+    assert pair.difference.count == 3
+    assert (pair.sides.won, pair.sides.lost) == (3, 1)
+
+
+def test_summarize_compares_no_other_samples(ended, toy, tmp_path):
+    ended(0, 0, "10")
+    ended(1, 0, "11", samples="b")
+    (pair,) = summarize("toy", toy, tmp_path).pairs
+    assert pair.difference.mean == 50
+    assert pair.sides is None
+
+
+def test_summarize_averages_splits(ended, toy, tmp_path):
+    table = Table("t", toy.rows, splits=(1, 2))
+    ended(0, 0, "10", split=1)
+    ended(0, 0, "11", split=2)
+    ended(0, 1, "00", split=1)  # its second split has not ended
+    line = summarize("t", table, tmp_path).lines[0]
+    assert list(line.seeds) == [0]
+    assert line.numbers["top1"].mean == 75
+    assert (line.seeds[0].right, line.seeds[0].seconds) == ("1011", 4.0)
+
+
+def test_summarize_gives_reasons(ended, toy, tmp_path):
+    ended(0, 0, "10")
+    (tmp_path / "not_run.json").write_text(json.dumps({"toy_r": "there is no data"}))
+    failed = tmp_path / "toy_cgnl_seed0"
+    failed.mkdir()
+    (failed / "failed.txt").write_text("out of memory\n")
+    assert [line.reason for line in summarize("toy", toy, tmp_path).lines] == ["", "out of memory", "there is no data"]
+
+
+def test_summarize_gathers_what_was_asked(ended, toy, tmp_path):
+    for seed, (mean, lost, won) in enumerate([(40.0, 3, 1), (30.0, 5, 2)]):
+        ended(1, seed, "10", asked=ASKED.format(mean=mean, lost=lost, won=won, change=mean - 50))
+    as_it_is, by_mean = summarize("toy", toy, tmp_path).asked
+    assert (as_it_is.top1.mean, by_mean.top1.mean, by_mean.change.mean) == (50, 35, -15)
+    assert (by_mean.attention, by_mean.lost, by_mean.won, by_mean.top1.count) == ("its mean", 8, 3, 2)
+
+
+def test_summarize_of_nothing_is_a_table_all_the_same(toy, tmp_path):
+    summary = summarize("toy", toy, Path(tmp_path) / "none")
+    assert [line.reason for line in summary.lines] == ["not yet"] * 3
+    assert (summary.pairs, summary.asked, summary.metric) == ((), (), "top1")

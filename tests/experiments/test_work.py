@@ -1,0 +1,205 @@
+"""Runs are made once, by whoever comes first, and go on when they were killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cgnl.experiments import work
+from cgnl.experiments.plan import plan
+from cgnl.experiments.runs import Run
+from cgnl.experiments.work import Worker, alone, in_minutes, interrupted_at, workers
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+import torch
+torch.set_num_threads(1)
+from cgnl.cli import main
+from cgnl.engine import callbacks, train
+from tests.engine import conftest as networks
+from tests.experiments import conftest as tables
+networks.register()
+tables.register()
+begun = train._train
+
+def noted(config, *rest):  # a line for each run that is begun
+    with open("begun.txt", "a") as file:
+        file.write(f"{config.name}\\n")
+    return begun(config, *rest)
+
+train._train = noted
+if __name__ == "__main__":
+    sys.exit(main(["reproduce", "toy", "--seeds", "2", "--output", "out", *sys.argv[1:]]))
+"""
+NAMES = [f"{name}_seed{n}" for n in (0, 1) for name in ("toy", "toy_cgnl", "toy_r")]
+
+
+@pytest.fixture
+def runs(toy, tmp_path):
+    return plan(toy, toy.rows, "paper", 1, tmp_path, {})[0]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start the command in a process of its own."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def call(*words: str) -> subprocess.Popen:
+        command = [sys.executable, "script.py", *words]
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
+
+    return call
+
+
+def begun(folder: Path) -> list[str]:
+    file = folder / "begun.txt"
+    return file.read_text().split() if file.exists() else []
+
+
+def results(folder: Path) -> dict[str, str]:
+    """What was right, of each run."""
+    return {path.parent.name: path.read_text() for path in sorted((folder / "out").glob("*/right.txt"))}
+
+
+def test_worker_makes_every_run_once(runs, monkeypatch, capsys):
+    made = []
+    monkeypatch.setattr(work, "make", lambda run, *_: made.append(run.config.name) or finish(run))
+    times = {str(run.config.name): 1.0 for run in runs}
+    assert Worker(runs, times)()
+    assert Worker(runs, times)()
+    assert made == NAMES[:3]
+    assert "2 of 3: with CGNL, seed 0: top1 50.00, 3 s" in capsys.readouterr().out
+
+
+def finish(run: Run) -> None:
+    from cgnl.engine.config import to_yaml
+
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / "config.yaml").write_text(to_yaml(run.config))
+    (run.folder / "right.txt").write_text("a\n01\n")
+    (run.folder / "diagnosis.csv").write_text("attention,top1\n")
+    (run.folder / "results.json").write_text('{"test_top1": 0.5, "seconds": 3}')
+
+
+def test_worker_leaves_a_run_to_whoever_is_at_it(runs, monkeypatch):
+    made = []
+    monkeypatch.setattr(work, "make", lambda run, *_: made.append(run.row) or finish(run))
+    with alone(runs[1].folder) as first:
+        assert first
+        assert Worker(runs, {})()
+    assert made == ["toy", "toy_r"]
+
+
+def test_worker_notes_a_run_that_fails_and_goes_on(runs, monkeypatch, capsys):
+    def fail(run, *_):
+        if run.row == "toy":
+            raise ValueError("the disk is full\nof things")
+        finish(run)
+
+    monkeypatch.setattr(work, "make", fail)
+    assert Worker(runs, {})()
+    assert (runs[0].folder / "failed.txt").read_text() == "the disk is full\n"
+    assert "plain, seed 0: the disk is full" in capsys.readouterr().out
+    monkeypatch.setattr(work, "make", lambda run, *_: finish(run))
+    assert Worker(runs, {})()
+    assert not (runs[0].folder / "failed.txt").exists()
+    assert all(run.finished for run in runs)
+
+
+def test_worker_begins_nothing_that_would_not_end_in_time(runs, monkeypatch):
+    made = []
+    monkeypatch.setattr(work, "make", lambda run, *_: made.append(run.row) or finish(run))
+    times = {str(run.config.name): 1000.0 for run in runs}
+    assert not Worker(runs, times, time.time() + 100)()
+    assert made == ["toy"]  # one is begun all the same
+    assert not Worker(runs, times, time.time() - 1)()
+    assert made == ["toy"]
+
+
+def test_worker_stops_by_the_clock(runs, monkeypatch):
+    monkeypatch.setattr(work, "make", lambda *_: time.sleep(30))
+    before = time.time()
+    assert not Worker(runs, {str(r.config.name): 0.0 for r in runs}, before + 0.2)()
+    assert time.time() - before < 20
+    assert not any(run.finished for run in runs)
+
+
+def test_interrupted_at_is_over_with_what_it_surrounds():
+    with interrupted_at(time.time() + 0.05):
+        pass
+    time.sleep(0.1)
+
+
+def test_worker_trains_and_leaves_what_a_table_needs(runs):
+    assert Worker(runs, {})()
+    assert all(run.finished for run in runs)
+    kept = {path.name for path in runs[1].folder.iterdir()}
+    assert {"config.yaml", "metrics.csv", "results.json", "right.txt", "diagnosis.csv", "environment.json"} <= kept
+    assert not any(name.endswith(".ckpt") for name in kept)
+    digest, right = (runs[0].folder / "right.txt").read_text().split()
+    assert len(right) == 6
+    assert digest == (runs[1].folder / "right.txt").read_text().split()[0]
+
+
+def test_worker_keeps_checkpoints_if_told(runs):
+    assert Worker(runs[:1], {}, keep=True)()
+    assert (runs[0].folder / "last.ckpt").exists()
+
+
+def test_alone_is_one_at_a_time(tmp_path):
+    with alone(tmp_path / "a") as first, alone(tmp_path / "a") as second, alone(tmp_path / "b") as other:
+        assert (first, second, other) == (True, False, True)
+    with alone(tmp_path / "a") as again:
+        assert again
+
+
+def test_two_copies_do_not_make_a_run_twice(start, tmp_path):
+    """Also where each of them has several workers."""
+    copies = [start("--jobs", "2"), start()]
+    said = [copy.communicate(timeout=240)[0] for copy in copies]
+    assert [copy.returncode for copy in copies] == [0, 0], said
+    assert sorted(begun(tmp_path)) == sorted(NAMES)
+    assert sorted(results(tmp_path)) == sorted(NAMES)
+    assert (tmp_path / "out" / "toy.md").exists()
+
+
+def test_killed_at_any_moment_it_goes_on(start, tmp_path):
+    before, ended = 0, set()
+    for moment in (0.1, 1.5):
+        copy = start()
+        while copy.poll() is None and len(begun(tmp_path)) == before:
+            time.sleep(0.02)
+        time.sleep(moment)
+        os.killpg(copy.pid, signal.SIGKILL)
+        assert "Traceback" not in copy.communicate()[0]
+        assert not ended & set(begun(tmp_path)[before:])  # what had ended was not begun again
+        before, ended = len(begun(tmp_path)), set(results(tmp_path))
+    last = start()
+    said = last.communicate(timeout=240)[0]
+    assert last.returncode == 0, said
+    assert not ended & set(begun(tmp_path)[before:])
+    assert sorted(results(tmp_path)) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(4, "4 s"), (89, "89 s"), (100, "2 min"), (7300, "2 h 2 min")])
+def test_in_minutes_is_for_people(seconds, expected):
+    assert in_minutes(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "jobs", "expected"),
+    [(0, None, 1, [None]), (1, None, 1, [None]), (2, None, 2, ["0", "1", "0", "1"]), (2, "3,5", 1, ["3", "5"])],
+)
+def test_workers_share_the_gpus(monkeypatch, gpus, visible, jobs, expected):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [worker.gpu for worker in workers([], {}, None, jobs, False)] == expected

@@ -1,0 +1,117 @@
+"""Tables as text and pictures say what the summary says."""
+
+import csv
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cgnl.experiments.statistics import Sides, estimate
+from cgnl.experiments.summary import Asked, Line, Pair, Seed, Summary
+from cgnl.experiments.tables import Row, Table
+from cgnl.experiments.write import fill, markdown, pairs_csv, rows_csv, sentences, write
+
+PLAIN, CGNL, NL = Row("R-50", "cub_r50"), Row("R-50 + 1 CGNL", "cub_r50_cgnl1"), Row("R-50 + 1 NL", "cub_r50_nl1")
+ROOT = Path(__file__).parents[2]
+
+
+def line(row: Row, *top1: float, reason: str = "") -> Line:
+    seeds = {n: Seed({"top1": value, "top5": 95.0}, "", "", 1.0, ()) for n, value in enumerate(top1)}
+    return Line(row, seeds, row.config({"model.weights": "w.pth"}) if top1 else None, reason)
+
+
+@pytest.fixture
+def summary():
+    lines = (line(PLAIN, 80.0, 81.0), line(CGNL, 82.0, 82.5), line(NL, reason="no weights"))
+    pair = Pair(PLAIN, CGNL, estimate([2.0, 1.5]), Sides(100, 1203, 0.0002), 85.14 - 84.05)
+    asked = Asked(CGNL, "its mean", estimate([70.0, 72.0]), estimate([-12.0, -10.5]), 700, 20)
+    return Summary("cub", Table("CUB", (PLAIN, CGNL, NL), "Eight groups."), lines, (pair,), (asked,))
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines() if row.startswith("|")]
+
+
+def test_markdown_has_paper_and_measured_side_by_side(summary):
+    head, _, plain, cgnl, nl, *_ = rows(markdown(summary))
+    assert head == ["", "top-1, paper", "top-5, paper", "top-1, measured", "top-5, measured", "seeds"]
+    assert plain == ["R-50", "84.05", "96.00", "80.50 ± 0.71 [74.15, 86.85]", "95.00 ± 0.00 [95.00, 95.00]", "2"]
+    assert cgnl[1:4] == ["85.14", "96.88", "82.25 ± 0.35 [79.07, 85.43]"]
+    assert nl == ["R-50 + 1 NL", "84.79", "96.76", "-", "-", "0"]
+
+
+def test_markdown_says_how_and_what_not(summary):
+    text = markdown(summary)
+    assert text.startswith("# CUB\n\nEight groups.\n\nresnet50 from the weights w.pth: 448 pixels")
+    assert "* R-50 + 1 NL: not run: no weights\n" in text
+
+
+def test_markdown_has_pairs_and_what_was_asked(summary):
+    text = markdown(summary)
+    assert "| R-50 + 1 CGNL against R-50 | +1.09 | +1.75 [-1.43, +4.93] | 0.090 | +1,203 / -100 | < 0.001 | 2 |" in text
+    assert "| R-50 + 1 CGNL | its mean | 71.00 | -11.25 [-20.78, -1.72] | +20 / -700 | 2 |" in text
+    assert "its mean" not in markdown(summary, brief=True)
+
+
+def test_csv_has_every_number(summary):
+    found = list(csv.DictReader(io.StringIO(rows_csv(summary))))
+    assert [(r["row"], r["number"], r["paper"], r["mean"], r["seeds"]) for r in found][::2] == [
+        ("cub_r50", "top1", "84.05", "80.5", "2"),
+        ("cub_r50_cgnl1", "top1", "85.14", "82.25", "2"),
+        ("cub_r50_nl1", "top1", "84.79", "", "0"),
+    ]
+    assert found[0]["by_seed"] == "0:80.0000 1:81.0000"
+    assert found[4]["reason"] == "no weights"
+    (pair,) = csv.DictReader(io.StringIO(pairs_csv(summary)))
+    assert (pair["difference"], pair["won"], pair["lost"], pair["p_samples"]) == ("1.75", "1203", "100", "0.0002")
+
+
+def test_sentences_say_what_is_gained(summary):
+    (said,) = sentences(summary)
+    assert said == "R-50 + 1 CGNL: 1.75 points above R-50 (95 % interval -1.43 to +4.93, p = 0.090), 2 seeds."
+
+
+def test_write_leaves_four_files(summary, tmp_path):
+    names = {path.name for path in write(summary, tmp_path)}
+    assert names == {"cub.md", "cub.csv", "cub_pairs.csv", "cub.png"} == {path.name for path in tmp_path.iterdir()}
+    assert (tmp_path / "cub.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_write_of_nothing_has_no_picture(summary, tmp_path):
+    empty = Summary("cub", summary.table, tuple(line(r, reason="x") for r in summary.table.rows), (), ())
+    assert [path.name for path in write(empty, tmp_path)] == ["cub.md", "cub.csv", "cub_pairs.csv"]
+
+
+def test_fill_writes_between_the_marks_alone(tmp_path):
+    document = tmp_path / "doc.md"
+    text = f"before\n<!-- cgnl reproduce residual in {tmp_path} -->\nold 99.9\n<!-- end -->\nafter\n"
+    document.write_text(text + f"<!-- cgnl reproduce cub in {tmp_path}, brief -->\n<!-- end -->")
+    assert fill(document) == 2
+    filled = document.read_text()
+    assert filled.startswith("before\n<!--")
+    assert "old 99.9" not in filled
+    assert filled.count("| R-50 + 1 CGNL | 85.14 |") == 2
+    assert "<!-- end -->\nafter\n" in filled
+    assert fill(document) == 2
+    assert document.read_text() == filled
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"), [("nothing in .", "no table 'nothing'"), ("cub in nowhere", "no folder nowhere")]
+)
+def test_fill_refuses_what_there_is_not(tmp_path, mark, message):
+    document = tmp_path / "doc.md"
+    document.write_text(f"<!-- cgnl reproduce {mark} -->\n<!-- end -->\n")
+    with pytest.raises(ValueError, match=f"doc.md: there is {message}"):
+        fill(document)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+def test_documents_hold_what_the_runs_say(name, tmp_path, monkeypatch):
+    """A number cannot be typed by hand."""
+    monkeypatch.chdir(ROOT)
+    copy = tmp_path / "copy.md"
+    shutil.copy(ROOT / name, copy)
+    fill(copy)
+    assert copy.read_text() == (ROOT / name).read_text()
