@@ -46,6 +46,7 @@ def test_summarize_gives_mean_and_difference(ended, toy, tmp_path):
     assert (pair.before.name, pair.after.name) == ("toy", "toy_cgnl")
     assert pair.difference.mean == pytest.approx((25 + 25 + 0) / 3)
     assert pair.difference.count == 3
+    assert pair.sides is not None
     assert (pair.sides.won, pair.sides.lost) == (3, 1)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -160,16 +161,13 @@ def hold_out(index: Index, share: float) -> Index:
 
 def at_most(index: Index, limit: int) -> Index:
     """The index with no more than ``limit`` training samples, as evenly spread over the classes as can be."""
-    seen: dict[int, int] = {}
-
-    def turn(sample: Sample | Scene) -> int:
-        group = 0 if index.kind == "objects" else sample.label
-        seen[group] = seen.get(group, 0) + 1
-        return seen[group]
-
-    by_name = sorted(index.splits["train"], key=_digest)
-    turns = [turn(sample) for sample in by_name]
-    chosen = {s.path for _, s in sorted(zip(turns, by_name, strict=True), key=lambda pair: pair[0])[:limit]}
+    seen: Counter[int] = Counter()
+    turns: dict[Path, int] = {}
+    for sample in sorted(index.splits["train"], key=_digest):
+        group = 0 if isinstance(sample, Scene) else sample.label
+        seen[group] += 1
+        turns[sample.path] = seen[group]
+    chosen = set(sorted(turns, key=turns.__getitem__)[:limit])
     train = tuple(sample for sample in index.splits["train"] if sample.path in chosen)
     return dataclasses.replace(index, splits={**index.splits, "train": train})
 
