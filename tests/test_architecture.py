@@ -34,7 +34,7 @@ LOOKS_AT = {
     "explain": UP_TO_MODELS,
     "bench": UP_TO_MODELS,
     "export": UP_TO_MODELS,
-    "experiments": UP_TO_MODELS | {"data", "engine"},
+    "experiments": UP_TO_MODELS | {"data", "engine", "explain", "bench"},
     "cli": UP_TO_MODELS | {"data", "engine", "explain", "bench", "export", "experiments"},
 }
 """Room -> other rooms it may import. The package's own ``__init__`` looks everywhere, lazily."""
