@@ -78,8 +78,9 @@ less what was there before it: input, gradient of the output, weights and their 
 
 Powers are least-squares fits of log time or log memory over log size, with their standard errors, over the
 larger half of the sizes, which stand beside them: at the smaller ones much of the time goes into starting
-the operation."""
-    return f"{text} {PAGES}" if on_cpu else text
+the operation. A standard error tells how far the points are from the line, not whether the machine was busier
+during one than during another."""
+    return f"{text}\n{PAGES}" if on_cpu else text
 
 
 def _paper() -> str:
