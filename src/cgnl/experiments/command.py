@@ -7,6 +7,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from ..engine.checkpoint import whole_file
 from ..extras import need
 from ..spelling import nearest
 from .plan import Reasons, durations, plan
@@ -135,7 +136,8 @@ def _keep(reasons: Reasons, rows: Sequence[Row], folder: Path) -> None:
         before = json.loads(path.read_text()) if path.exists() else {}
         names = {row.name for row in rows}
         now = {name: reason for name, reason in before.items() if name not in names} | reasons
-        path.write_text(json.dumps(now, indent=2, sort_keys=True) + "\n")
+        with whole_file(path) as file:
+            file.write((json.dumps(now, indent=2, sort_keys=True) + "\n").encode())
 
 
 def _list() -> None:
