@@ -36,6 +36,7 @@ LOOKS_AT = {
     "export": UP_TO_MODELS,
     "experiments": UP_TO_MODELS | {"data", "engine", "explain", "bench"},
     "timm_models": CORE | {"extras"},
+    "__main__": {"cli"},
     "cli": UP_TO_MODELS | {"data", "engine", "explain", "bench", "export", "experiments"},
 }
 """Room -> other rooms it may import. The package's own ``__init__`` looks everywhere, lazily."""
