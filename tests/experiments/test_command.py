@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,13 @@ def test_reproduce_lists_what_cannot_be_run(cgnl, tmp_path):
 
 
 def test_reproduce_within_a_budget_goes_on_later(cgnl, tmp_path, monkeypatch):
-    from cgnl.experiments import command
+    from cgnl.experiments import work
 
-    monkeypatch.setattr(command, "durations", lambda runs, _: {str(run.config.name): 1e6 for run in runs})
     words = ("reproduce", "toy", "--seeds", 1, "--output", tmp_path, "--rows", "toy,toy_r")
-    status, out, _ = cgnl(*words, "--budget", 5)
+    with monkeypatch.context() as patch:
+        made = work.make
+        patch.setattr(work, "make", lambda *words: made(*words) or patch.setattr(time, "time", lambda: 1e12))
+        status, out, _ = cgnl(*words, "--budget", 5)
     assert status == 130
     assert "not all runs have ended: the same command goes on" in out
     assert [path.parent.name for path in tmp_path.glob("*/results.json")] == ["toy_seed0"]

@@ -71,9 +71,8 @@ def results(folder: Path) -> dict[str, str]:
 def test_worker_makes_every_run_once(runs, monkeypatch, capsys):
     made = []
     monkeypatch.setattr(work, "make", lambda run, *_: made.append(run.config.name) or finish(run))
-    times = {str(run.config.name): 1.0 for run in runs}
-    assert Worker(runs, times)()
-    assert Worker(runs, times)()
+    assert Worker(runs)()
+    assert Worker(runs)()
     assert made == NAMES[:3]
     assert "2 of 3: with CGNL, seed 0: top1 50.00, 3 s" in capsys.readouterr().out
 
@@ -93,7 +92,7 @@ def test_worker_leaves_a_run_to_whoever_is_at_it(runs, monkeypatch):
     monkeypatch.setattr(work, "make", lambda run, *_: made.append(run.row) or finish(run))
     with alone(runs[1].folder) as first:
         assert first
-        assert Worker(runs, {})()
+        assert Worker(runs)()
     assert made == ["toy", "toy_r"]
 
 
@@ -104,29 +103,26 @@ def test_worker_notes_a_run_that_fails_and_goes_on(runs, monkeypatch, capsys):
         finish(run)
 
     monkeypatch.setattr(work, "make", fail)
-    assert Worker(runs, {})()
+    assert Worker(runs)()
     assert (runs[0].folder / "failed.txt").read_text() == "the disk is full\n"
     assert "plain, seed 0: the disk is full" in capsys.readouterr().out
     monkeypatch.setattr(work, "make", lambda run, *_: finish(run))
-    assert Worker(runs, {})()
+    assert Worker(runs)()
     assert not (runs[0].folder / "failed.txt").exists()
     assert all(run.finished for run in runs)
 
 
-def test_worker_begins_nothing_that_would_not_end_in_time(runs, monkeypatch):
-    made = []
-    monkeypatch.setattr(work, "make", lambda run, *_: made.append(run.row) or finish(run))
-    times = {str(run.config.name): 1000.0 for run in runs}
-    assert not Worker(runs, times, time.time() + 100)()
-    assert made == ["toy"]  # one is begun all the same
-    assert not Worker(runs, times, time.time() - 1)()
-    assert made == ["toy"]
+def test_worker_begins_nothing_after_its_time(runs, monkeypatch):
+    monkeypatch.setattr(work, "make", lambda run, *_: finish(run))
+    assert not Worker(runs, time.time() - 1)()
+    assert not any(run.finished for run in runs)
+    assert Worker(runs, time.time() + 100)()
 
 
 def test_worker_stops_by_the_clock(runs, monkeypatch):
     monkeypatch.setattr(work, "make", lambda *_: time.sleep(30))
     before = time.time()
-    assert not Worker(runs, {str(r.config.name): 0.0 for r in runs}, before + 0.2)()
+    assert not Worker(runs, before + 0.2)()
     assert time.time() - before < 20
     assert not any(run.finished for run in runs)
 
@@ -138,7 +134,7 @@ def test_interrupted_at_is_over_with_what_it_surrounds():
 
 
 def test_worker_trains_and_leaves_what_a_table_needs(runs):
-    assert Worker(runs, {})()
+    assert Worker(runs)()
     assert all(run.finished for run in runs)
     kept = {path.name for path in runs[1].folder.iterdir()}
     assert {"config.yaml", "metrics.csv", "results.json", "right.txt", "diagnosis.csv", "environment.json"} <= kept
@@ -149,7 +145,7 @@ def test_worker_trains_and_leaves_what_a_table_needs(runs):
 
 
 def test_worker_keeps_checkpoints_if_told(runs):
-    assert Worker(runs[:1], {}, keep=True)()
+    assert Worker(runs[:1], keep=True)()
     assert (runs[0].folder / "last.ckpt").exists()
 
 
@@ -202,4 +198,4 @@ def test_workers_share_the_gpus(monkeypatch, gpus, visible, jobs, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [worker.gpu for worker in workers([], {}, None, jobs, False)] == expected
+    assert [worker.gpu for worker in workers([], None, jobs, False)] == expected

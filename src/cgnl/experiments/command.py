@@ -65,7 +65,7 @@ def reproduce(
         runs = _plan(chosen, scale, seeds, folder, settings)
         left = [run for run in runs if not run.finished]
         times = durations(left, folder)
-        team = workers(runs, times, budget, jobs, keep)
+        team = workers(runs, budget, jobs, keep)
         if left:
             print(f"{len(left)} runs are left: about {in_minutes(sum(times.values()) / len(team))}", flush=True)
         if not dry:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ class Worker:
     """Makes the runs that nobody else makes, until they or the time run out."""
 
     runs: Sequence[Run]
-    durations: Mapping[str, float]
     deadline: float | None = None
     """Seconds since the epoch."""
     gpu: str | None = None
@@ -42,27 +41,19 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
         if any(run.config.compile for run in self.runs):  # a row's networks share what was compiled; rows are many
             torch._dynamo.config.recompile_limit = 64
-        made, held = 0, {}
+        held: dict[str, Held] = {}
         try:
             with interrupted_at(self.deadline):
                 for number, run in enumerate(self.runs, 1):
-                    if self._too_late(run, made):
+                    if self.deadline is not None and time.time() >= self.deadline:
                         return False
                     with alone(run.folder) as first:
                         if first and not run.finished:
                             title = f"{number} of {len(self.runs)}: {run.label}, seed {run.config.seed}"
                             self._make(run, title, held)
-                            made += 1
         except (KeyboardInterrupt, SystemExit):  # it has saved itself
             return False
         return True
-
-    def _too_late(self, run: Run, made: int) -> bool:
-        """Whether a run would not end in time; the first of a session is begun all the same, or none ever would."""
-        if self.deadline is None or run.finished:
-            return False
-        left = self.deadline - time.time()
-        return left <= 0 or (made > 0 and self.durations[str(run.config.name)] > left)
 
     def _make(self, run: Run, title: str, held: dict[str, Held]) -> None:
         (run.folder / FAILED).unlink(missing_ok=True)
@@ -123,9 +114,7 @@ def interrupted_at(deadline: float | None) -> Iterator[None]:
         timer.cancel()
 
 
-def workers(
-    runs: Sequence[Run], durations: Mapping[str, float], budget: float | None, jobs: int, keep: bool
-) -> list[Worker]:
+def workers(runs: Sequence[Run], budget: float | None, jobs: int, keep: bool) -> list[Worker]:
     """``jobs`` for each GPU, or as many where there is none."""
     deadline = None if budget is None else time.time() + 60 * budget
     gpus: list[str | None] = [str(i) for i in range(torch.cuda.device_count())]
@@ -133,8 +122,8 @@ def workers(
         gpus = list(visible.split(","))
     places = (gpus or [None]) * jobs
     if len(places) == 1:
-        return [Worker(runs, durations, deadline, keep=keep)]
-    return [Worker(runs, durations, deadline, gpu, keep) for gpu in places]
+        return [Worker(runs, deadline, keep=keep)]
+    return [Worker(runs, deadline, gpu, keep) for gpu in places]
 
 
 def work(team: Sequence[Worker]) -> bool:
