@@ -10,7 +10,7 @@ import pytest
 from cgnl.experiments.statistics import Sides, estimate
 from cgnl.experiments.summary import Asked, Line, Pair, Seed, Summary
 from cgnl.experiments.tables import Row, Table
-from cgnl.experiments.write import fill, markdown, pairs_csv, rows_csv, sentences, write
+from cgnl.experiments.write import fill, markdown, page, pairs_csv, rows_csv, sentences, write
 
 PLAIN, CGNL, NL = Row("R-50", "cub_r50"), Row("R-50 + 1 CGNL", "cub_r50_cgnl1"), Row("R-50 + 1 NL", "cub_r50_nl1")
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_markdown_has_paper_and_measured_side_by_side(summary):
 
 
 def test_markdown_says_how_and_what_not(summary):
-    text = markdown(summary)
+    text = page(summary)
     assert text.startswith("# CUB\n\nEight groups.\n\nresnet50 from the weights w.pth: 448 pixels")
     assert "* R-50 + 1 NL: not run: no weights\n" in text
 

@@ -50,7 +50,7 @@ LAWS = {
 QUANTITIES = {"time": ("milliseconds", "milliseconds"), "memory": ("peak_mib", "MiB")}
 """Quantity -> (field of a point, unit)."""
 
-FEATURE_MAPS = {196: "res4, 224 px", 784: "res4, 448 px", 12544: "res3 of a 32-frame clip, 448 px"}
+FEATURE_MAPS = {196: "res4,\n224 px", 784: "res4,\n448 px", 12544: "res3 of a 32-frame\nclip, 448 px"}
 
 
 def markdown(points: Sequence[Point]) -> str:
@@ -60,6 +60,8 @@ def markdown(points: Sequence[Point]) -> str:
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
+FUSED = """The block is the fused one; the operation by itself is plain PyTorch, which is why it takes longer than the
+block around it."""
 PAGES = """Tensors of more than 32 MiB get new pages from the system at every step, and there curves of time jump;
 the fitted points of a curve are on one side of that."""
 
@@ -81,7 +83,7 @@ Powers are least-squares fits of log time or log memory over log size, with thei
 larger half of the sizes, which stand beside them: at the smaller ones much of the time goes into starting
 the operation. A standard error tells how far the points are from the line, not whether the machine was busier
 during one than during another."""
-    return f"{text}\n{PAGES}" if on_cpu else text
+    return f"{text}\n{PAGES if on_cpu else FUSED}"
 
 
 def _paper() -> str:
@@ -191,12 +193,12 @@ def draw_time(points: Sequence[Point], path: Path) -> None:
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(9, 3.4), layout="constrained")
     _panel(panel, points, "time", "N")
-    for size, label in FEATURE_MAPS.items():
+    for size in FEATURE_MAPS:
         panel.axvline(size, color="#dddddd", zorder=0)
-        panel.annotate(
-            label, (size, 1), (3, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
-            rotation=90, va="top", fontsize=7, color="#777777",
-        )  # fmt: skip
+    top = panel.secondary_xaxis("top")
+    top.set_xticks(list(FEATURE_MAPS), list(FEATURE_MAPS.values()), fontsize=7, color="#777777")
+    top.tick_params(which="both", length=0)
+    top.spines["top"].set_visible(False)
     panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     _title(figure, points[0])
     _save(plt, figure, path)

@@ -23,14 +23,15 @@ NOTES = (
     "Measured: mean ± standard deviation of a seed [95 % interval of the mean, Student's t]; the number after the last "
     "epoch. Differences are paired by seed; p of the difference is the paired t test's, and says whether other seeds "
     "would show it; p of the samples is McNemar's, with a sample as a cluster where there are several seeds, and says "
-    "whether other test samples would. No p is corrected for how many there are."
+    "whether other test samples would. No p is corrected for how many there are. A network that is asked about its "
+    "attention is tested anew, without fused kernels: in half precision a few samples may then fall on the other side."
 )
 
 
 def write(summary: Summary, folder: Path) -> list[Path]:
     """NAME.md, NAME.csv, NAME_pairs.csv and, if anything was measured, NAME.png."""
     name = summary.name
-    pages = {f"{name}.md": markdown(summary), f"{name}.csv": rows_csv(summary), f"{name}_pairs.csv": pairs_csv(summary)}
+    pages = {f"{name}.md": page(summary), f"{name}.csv": rows_csv(summary), f"{name}_pairs.csv": pairs_csv(summary)}
     for file_name, text in pages.items():
         with whole_file(folder / file_name) as file:
             file.write(text.encode())
@@ -43,8 +44,13 @@ def write(summary: Summary, folder: Path) -> list[Path]:
     return paths
 
 
+def page(summary: Summary) -> str:
+    """What came out, and how to read it."""
+    return f"# {summary.table.title}\n\n{markdown(summary)}\n{NOTES}\n"
+
+
 def markdown(summary: Summary, brief: bool = False) -> str:
-    """The whole page, or the table of rows alone."""
+    """What came out, or the table of rows alone."""
     table = summary.table
     ours = "Not a table of the paper. " if table.ours else ""
     protocols = {words(line.config): line for line in summary.lines if line.config}
@@ -54,8 +60,8 @@ def markdown(summary: Summary, brief: bool = False) -> str:
     if missing := [line for line in summary.lines if line.reason]:
         parts.append("\n".join(f"* {line.row.label}: {_not_run(line)}" for line in missing))
     if not brief:
-        parts += [pairs_markdown(summary.pairs), asked_markdown(summary.asked), NOTES]
-        parts.insert(0, f"# {table.title}")
+        parts.append("\n".join(f"* {sentence}" for sentence in sentences(summary)))
+        parts += [pairs_markdown(summary.pairs), asked_markdown(summary.asked)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -220,11 +226,7 @@ def fill(document: Path) -> int:
         if not Path(folder).is_dir():
             raise ValueError(f"{document}: there is no folder {folder}")
         summary = summarize(name, TABLES[name], Path(folder))
-        text = markdown(summary, brief=True)
-        if not brief:
-            text = "\n\n".join(
-                filter(None, [text.strip(), pairs_markdown(summary.pairs), asked_markdown(summary.asked)])
-            )
+        text = markdown(summary, brief=bool(brief))
         return f"{begin}{text.strip()}\n{end}"
 
     text, count = MARK.subn(filled, document.read_text())
