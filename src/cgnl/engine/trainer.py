@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> 
         precision = "bf16" if accelerator == "gpu" else "32"
     strategy: Any = "auto"
     if config.world > 1:  # norms are synchronised, or else every process keeps its own until a test
-        strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+        timeout = timedelta(seconds=config.timeout)
+        strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True, timeout=timeout)
         atexit.register(part)
     if accelerator == "gpu":
         torch.set_float32_matmul_precision("high")
