@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from .checkpoint import read, whole_file, write
+from .checkpoint import read, write, write_text
 from .config import Config
 from .schedule import factor, total_epochs
 from .words import epoch_in_words
@@ -131,8 +131,7 @@ class Table(Clock):
         writer = csv.DictWriter(text, columns)
         writer.writeheader()
         writer.writerows(self.rows)
-        with whole_file(self.file) as file:
-            file.write(text.getvalue().encode())
+        write_text(self.file, text.getvalue())
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [dict(row) for row in self.rows], "seconds": self.seconds}

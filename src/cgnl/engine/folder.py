@@ -5,7 +5,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from logging.handlers import MemoryHandler
 from pathlib import Path
@@ -108,9 +108,20 @@ def start_log(first: bool, silent: bool = False) -> Any:
     return console
 
 
+class LogFile(logging.FileHandler):
+    """A log that stops no run when its disk is full: what is not written there is still on the screen."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 def open_log(folder: Path) -> None:
     """Open the run's log, and write to it what was said before."""
-    file = logging.FileHandler(folder / "log.txt")
+    file = LogFile(folder / "log.txt")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     for handler in [h for h in log.handlers if isinstance(h, MemoryHandler)]:
         handler.setTarget(file)

@@ -118,8 +118,8 @@ class Task(Watched):
 
     def on_train_batch_start(self, batch: Batch | SceneBatch, batch_idx: int) -> None:
         self.note(batch)
-        if not len(batch.samples):
-            raise ValueError(f"no sample of a batch could be read: {batch.problems[0]}")
+        if len(batch.samples) < self.at_once:  # what cannot be read is replaced as long as anything can
+            raise ValueError(f"nothing can be read in place of a sample any more: {batch.problems[0]}")
         super().on_train_batch_start(batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:
