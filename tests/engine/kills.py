@@ -31,6 +31,8 @@ RUN = SETTINGS | {"optim.epochs": 5, "model.dropout": 0.5, "save_every": 1}
 """Fifteen steps and five tests, with a checkpoint after each."""
 PHASES = ("start-up", "a step", "a test", "checkpoint writing", "the end")
 MOMENTS = ("within the bytes", "before fsync", "before the renaming", "after the renaming")
+SLOWER = 2.0
+"""How many times as long as the undisturbed run others may take; a blow that comes too late is dealt again."""
 CLOCK = {"seconds", "samples_per_second", "runs"}
 """What two runs may differ in: how long they took, and where they are."""
 
@@ -49,7 +51,7 @@ class Blow(NamedTuple):
 def draw(rng: random.Random, writes: int) -> Blow:
     """A blow at any time, or one in the middle of writing: as often one as the other."""
     if rng.random() < 0.5:
-        return Blow(after=rng.random())
+        return Blow(after=rng.uniform(0, SLOWER))
     return Blow(write=rng.randrange(writes), moment=rng.choice(MOMENTS), share=rng.random())
 
 
@@ -201,13 +203,14 @@ def tell_phases(tell: Callable[[str], None], blow: Blow, whole: Undisturbed) -> 
 
 def arm(blow: Blow, whole: Undisturbed) -> None:
     """Let the next checkpoint be the last thing this process does."""
-    save, share = torch.save, int(blow.share * whole.bytes)
+    save: Any = torch.save
+    share = int(blow.share * whole.bytes)
     if blow.moment == "within the bytes":
         torch.save = lambda content, file: save(content, Deadly(file, share))
     elif blow.moment == "before fsync":
         os.fsync = lambda _: die()
     elif blow.moment == "before the renaming":
-        Path.replace = lambda *_: die()
+        setattr(Path, "replace", lambda *_: die())  # noqa: B010
 
 
 class Deadly:
@@ -225,6 +228,11 @@ class Deadly:
         self.left -= len(content)
         return len(content)
 
+    def flush(self) -> None:
+        """Everything was written: this one is smaller than others."""
+        self.file.flush()
+        die()
+
 
 def die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -235,11 +243,14 @@ def differences(one: Path, other: Path) -> Iterator[str]:
     """What is not the same, to the last bit, in the folders of two runs."""
     for name in ("last.ckpt", "best.ckpt"):
         yield from unequal(checkpoint.read(one / name), checkpoint.read(other / name), name)
-    tables = [list(csv.DictReader((folder / "metrics.csv").open(newline=""))) for folder in (one, other)]
-    yield from unequal(*tables, "metrics.csv")
-    yield from unequal(*(json.loads((folder / "results.json").read_text()) for folder in (one, other)), "results.json")
+    for name, parse in {"metrics.csv": table, "results.json": json.loads}.items():
+        yield from unequal(parse((one / name).read_text()), parse((other / name).read_text()), name)
     if (one / "predictions.csv").read_bytes() != (other / "predictions.csv").read_bytes():
         yield "predictions.csv"
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
 
 
 def unequal(one: Any, other: Any, where: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 import cgnl
 from cgnl.engine.finite import Kept, Watch, first_not_finite, tensors_in, why
@@ -84,6 +85,20 @@ def test_watch_of_scaled_losses_asks_the_loss_alone():
     watch.of_loss(torch.tensor(1.0))
     assert watch.of_gradient(torch.tensor(1.0), 1, scaled=True)
     assert watch.look(2, now=True) == [2]
+
+
+def test_steps_wait_for_no_device():
+    meta = torch.device("meta")  # it has no values: whoever asks for one fails
+    weights, statistics = nn.Parameter(torch.ones(3, device=meta)), torch.ones(4, device=meta)
+    watch, kept = Watch(meta, 3), Kept([statistics])
+    watch.of_loss(weights.sum()).backward()
+    assert weights.grad is not None
+    norm = get_total_norm([weights.grad])
+    clip_grads_with_norm_([weights], 1.0, norm)
+    for scaled in (False, True):
+        kept.put_back(if_=watch.of_gradient(norm, 0, scaled))
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        watch.look(1, now=True)
 
 
 @pytest.mark.parametrize("back", [True, False])

@@ -6,7 +6,19 @@ import shutil
 import pytest
 import torch
 
-from tests.engine.kills import MOMENTS, Blow, Figures, differences, draw, experiment, fork, killed, train, undisturbed
+from tests.engine.kills import (
+    MOMENTS,
+    SLOWER,
+    Blow,
+    Figures,
+    differences,
+    draw,
+    experiment,
+    fork,
+    killed,
+    train,
+    undisturbed,
+)
 
 
 @pytest.fixture
@@ -61,7 +73,7 @@ def test_draw_hits_every_write_and_every_moment():
     blows = [draw(rng, 5) for _ in range(400)]
     assert {blow.write for blow in blows} == {-1, 0, 1, 2, 3, 4}
     assert {blow.moment for blow in blows} == {"", *MOMENTS}
-    assert all(0 <= blow.after < 1 for blow in blows if blow.write < 0)
+    assert all(0 <= blow.after <= SLOWER for blow in blows if blow.write < 0)
 
 
 def test_fork_tells_how_it_ended(capfd):
