@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 import cgnl
+from cgnl.engine import processes
 from cgnl.engine.finite import Kept, Watch, first_not_finite, tensors_in, why
 
 NAN, INF = math.nan, math.inf
@@ -164,3 +165,18 @@ def test_why_names_a_loss_of_finite_outputs():
 def test_why_of_a_finite_step_is_nothing():
     network = nn.Sequential(nn.Linear(2, 1))
     assert why(network, lambda: network(torch.ones(1, 2)).sum()) is None
+
+
+def test_why_asks_all_processes_at_every_turn(monkeypatch):
+    network, asked = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1)), []
+    cgnl.insert(network, cgnl.CGNL, after=["0"], groups=2)
+
+    def of_all(mine: str | None) -> list[str | None]:
+        asked.append(mine)
+        return [mine, "of another process" if len(asked) == turn else None]
+
+    monkeypatch.setattr(processes, "of_all", of_all)
+    for turn in (1, 2, 3, 4):  # every module, those outside of blocks, the loss, its gradient
+        asked.clear()
+        assert why(network, lambda: network(torch.ones(1, 3, 4, 4)).sum()) == "of another process"
+        assert asked == [None] * turn

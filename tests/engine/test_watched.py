@@ -217,3 +217,76 @@ def test_on_nan_refuses_another_word(cgnl, tmp_path):
     status, _, err = cgnl("train", "parts", *options(runs=tmp_path, optim__on_nan="warn"))
     assert status == 2
     assert err == "cgnl train: optim.on_nan = warn must be one of stop, skip\n"
+
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+ON_GPU = {"accelerator": "gpu", "deterministic": False}
+CACHED = {"data__cache": "gpu"}
+
+
+@GPU
+@pytest.mark.parametrize("precision", ["32", "bf16", "16"])
+@pytest.mark.parametrize("settings", [{}, CACHED, {"optim__accumulate": 2}], ids=["plain", "cached", "accumulated"])
+def test_stop_on_a_gpu_names_step_and_module_later(trap, run, precision, settings):
+    parts = settings.get("optim__accumulate", 1)
+    trap(3 * parts, 6 * parts)
+    reason = r"the loss is nan; the first module whose output is not finite is norm1\.1"
+    with pytest.raises(ValueError, match=rf"^step 4: {reason}"):
+        run(precision=precision, data__samples=240, **ON_GPU, **settings)  # 30 steps an epoch
+
+
+@GPU
+@pytest.mark.parametrize("precision", ["32", "bf16", "16"])
+@pytest.mark.parametrize("settings", [{}, CACHED, {"optim__ema": 0.9}, {"optim__clip_norm": 0.5}], ids=str)
+def test_skip_on_a_gpu_names_and_counts_the_steps(trap, run, precision, settings):
+    trap(1, 4, 14, 59)
+    result = run(precision=precision, data__samples=240, optim__on_nan="skip", **ON_GPU, **settings)
+    assert [row["skipped"] for row in result.rows] == [3, 4]
+    assert [line.split()[1] for line in said(result.folder, "is skipped")] == ["2", "5", "15", "60"]
+    end = weights(result.folder / "last.ckpt")
+    assert all(value.isfinite().all() for value in end.values())
+    assert end["network.norm1.0.num_batches_tracked"] == 56
+
+
+@GPU
+def test_skip_on_a_gpu_ends_after_too_many(trap, run):
+    trap(*range(4, 40))
+    with pytest.raises(ValueError, match=r"^step \d+: more than 10 steps one after another are not finite: the loss"):
+        run(optim__on_nan="skip", data__samples=480, **ON_GPU)
+
+
+@GPU
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_compiled_network_is_watched_too(run, on_nan):
+    with pytest.raises(ValueError, match=r"step \d+: .*the first module whose output is not finite is (norm1|conv1)"):
+        run(optim__lr=1e30, optim__on_nan=on_nan, compile=True, data__samples=480, **ON_GPU)
+
+
+@GPU
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+@pytest.mark.parametrize(
+    "settings", [{}, CACHED, {"optim__ema": 0.9, "optim__clip_norm": 0.5}, {"optim__accumulate": 2}], ids=str
+)
+def test_steps_on_a_gpu_wait_for_nothing(run, monkeypatch, precision, on_nan, settings):
+    calls: list[str] = []
+
+    def guard(owner, name):
+        original = getattr(owner, name)
+
+        def guarded(*args, **options):
+            before = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return original(*args, **options)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+                calls.append(name)
+
+        monkeypatch.setattr(owner, name, guarded)
+
+    guard(torch.optim.SGD, "step")  # the forward and backward pass happen in it
+    for name in ("on_train_batch_start", "on_train_batch_end", "training_step", "configure_gradient_clipping"):
+        guard(Classification, name)
+    run(precision=precision, optim__on_nan=on_nan, data__samples=240, **ON_GPU, **settings)
+    assert calls.count("step") == calls.count("configure_gradient_clipping") == 60

@@ -25,6 +25,8 @@ class Watch:
 
     def __init__(self, device: torch.device, limit: int, in_a_row: int = 0, late: int = LATE):
         self.limit, self.late = limit, late
+        self.in_a_row = in_a_row
+        """Steps up to the last one that was read of which none was finite."""
         self._state = torch.zeros(late + 1, dtype=torch.int32, device=device)
         self._state[-1] = in_a_row
         self._lost = torch.zeros((), dtype=torch.bool, device=device)
@@ -71,7 +73,7 @@ class Watch:
         self._copied = None
         if done is not None:
             done.synchronize()  # the device has later steps to compute meanwhile
-        flags = copy.tolist()
+        *flags, self.in_a_row = copy.tolist()
         return [n for n in range(max(1, steps - self.late + 1), steps + 1) if flags[(n - 1) % self.late]]
 
 
@@ -129,25 +131,33 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
 
 
 def why(network: nn.Module, learn: Callable[[], Tensor]) -> str | None:
-    """Why the loss that ``learn`` computes, or its gradient, is not finite, if that is so."""
+    """Why the loss that ``learn`` computes, or its gradient, is not finite in any process, if that is so.
+
+    Norms may be those of all processes, so that all do the same until one of them knows.
+    """
     losses: list[Tensor] = []
     modules = {name: module for name, module in network.named_modules() if name}
     in_blocks = tuple(f"{name}." for name in inserted(network))
     outside = {name: module for name, module in modules.items() if not name.startswith(in_blocks)}
-    for watched in (modules, outside):  # a block that is watched from inside does not run its fused kernels
-        name = first_not_finite(watched, lambda: losses.append(learn()))
-        if name is not None:
+    for watched in (modules, outside) if in_blocks else (modules,):  # a block watched from inside is not fused
+        reason = None
+        if name := first_not_finite(watched, lambda: losses.append(learn())):
             whole = all(bool(weight.isfinite().all()) for weight in modules[name].parameters(recurse=False))
             also = "" if whole else ", whose weights are not finite either"
-            return f"the loss is {losses[-1].item()}; the first module whose output is not finite is {name}{also}"
-        if not in_blocks:
-            break
+            reason = f"the loss is {losses[-1].item()}; the first module whose output is not finite is {name}{also}"
+        if known := _of_any(reason):
+            return known
     loss = losses[-1]
-    if not loss.isfinite():
-        return f"the loss is {loss.item()}, though the output of every module is finite"
+    finite = bool(loss.isfinite())
+    if known := _of_any(None if finite else f"the loss is {loss.item()}, though the output of every module is finite"):
+        return known
     trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     bad = [n for n, g in zip(trained, gradients, strict=True) if g is not None and not g.norm().isfinite()]
-    if bad:  # gradients come from the last layer to the first
-        return f"the loss is {loss.item():.4g}, but its gradient is not finite, first that of {bad[-1]}"
-    return None
+    where = f"first that of {bad[-1]}" if bad else ""  # gradients come from the last layer to the first
+    return _of_any(f"the loss is {loss.item():.4g}, but its gradient is not finite, {where}" if bad else None)
+
+
+def _of_any(reason: str | None) -> str | None:
+    """The reason of the first process that has one."""
+    return next((known for known in processes.of_all(reason) if known), None)

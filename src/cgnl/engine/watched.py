@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..data.draws import generator
-from . import processes
 from .config import Config
 from .finite import IN_A_ROW, Kept, Watch, why
 from .loaders import read_again
@@ -32,7 +31,7 @@ class Watched(pl.LightningModule):
         super().__init__()
         self.skipped = 0
         """Steps that were not finite, and left out."""
-        self._last_skipped = self._in_a_row = 0
+        self._in_a_row = 0
         self._watch: Watch | None = None
         self._kept = Kept(())
 
@@ -91,38 +90,36 @@ class Watched(pl.LightningModule):
     def check_steps(self, now: bool = True) -> None:
         """Name the steps that were not finite; stop there, unless they may be skipped."""
         found = [] if self._watch is None else self._watch.look(self.global_step, now)
-        reason = self.why(found[0]) if found else ""
+        if self._watch is None or not found:
+            return
+        reason = self.why(found[0])
+        if not self.skips:
+            raise ValueError(f"step {found[0]}: {reason}: {ADVICE}")
         for step in found:
-            if not self.skips:
-                raise ValueError(f"step {step}: {reason}: {ADVICE}")
-            self._in_a_row = self._in_a_row + 1 if step == self._last_skipped + 1 else 1
-            self._last_skipped = step
-            if self._in_a_row > IN_A_ROW:
-                raise ValueError(f"step {step}: more than {IN_A_ROW} steps one after another are not finite: {reason}")
-            self.skipped += 1
             log.warning("step %d is skipped: %s", step, reason if step == found[0] else "it is not finite either")
+        if self._watch.in_a_row > IN_A_ROW:
+            raise ValueError(f"step {found[-1]}: more than {IN_A_ROW} steps one after another are not finite: {reason}")
+        self.skipped += len(found)
 
     def why(self, step: int) -> str:
         """Why a step was not finite: its batches are read and computed once more, and leave no trace."""
-        kept, reasons = Kept(self.changed_by_steps()), []
+        kept, reason = Kept(self.changed_by_steps()), None
         loader: Any = self.trainer.train_dataloader
         parts = self.config.optim.accumulate
-        for number in range((step - 1) * parts, step * parts):
-            batch = read_again(loader, number).to(self.device)
-            self.seed(number)
-            eager = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
-            with eager, torch.enable_grad(), self.trainer.precision_plugin.train_step_context():
-                reasons.append(why(self.network, partial(self.learn, batch)))
+        eager = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
+        with eager, torch.enable_grad(), self.trainer.precision_plugin.train_step_context():
+            for number in range((step - 1) * parts, step * parts):
+                batch = read_again(loader, number).to(self.device)
+                self.seed(number)
+                reason = reason or why(self.network, partial(self.learn, batch))
         kept.put_back(if_=torch.ones((), dtype=torch.bool, device=self.device))
-        known = [reason for process in processes.of_all(reasons) for reason in process if reason is not None]
-        return known[0] if known else "its gradient is not finite, but it is when the step is made once more"
+        return reason or "its gradient is not finite, but it is when the step is made once more"
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.check_steps()
-        in_a_row = self._in_a_row if self._last_skipped == self.global_step else 0
+        in_a_row = self._in_a_row if self._watch is None else self._watch.in_a_row
         checkpoint["cgnl"] = {"skipped": self.skipped, "skipped_in_a_row": in_a_row}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         about = checkpoint["cgnl"]
         self.skipped, self._in_a_row = about.get("skipped", 0), about.get("skipped_in_a_row", 0)
-        self._last_skipped = checkpoint["global_step"]
