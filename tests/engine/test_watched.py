@@ -163,43 +163,48 @@ class Death(BaseException):
     """The end of a process."""
 
 
+@pytest.fixture
+def die(run, monkeypatch):
+    """Train until so many steps have been made."""
+    learn = Classification.learn
+
+    def call(at: int, **settings):
+        def dying(self, batch):
+            if self.global_step == at:
+                raise Death
+            return learn(self, batch)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Classification, "learn", dying)
+            with pytest.raises(Death):
+                run(**settings)
+
+    return call
+
+
 @pytest.mark.parametrize("at", [4, 5, 9])
-def test_skip_resumes_to_the_same_end(trap, run, tmp_path, monkeypatch, at):
+def test_skip_resumes_to_the_same_end(trap, run, die, tmp_path, at):
     trap(1, 3, 4, 8)
     settings = {"optim__on_nan": "skip", "optim__epochs": 4, "save_every": 1, "model__dropout": 0.5}
     whole = run(runs=tmp_path / "whole", **settings)
-    learn = Classification.learn
-
-    def dying(self, batch):
-        if self.global_step == at:
-            raise Death
-        return learn(self, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Classification, "learn", dying)
-        with pytest.raises(Death):
-            run(**settings)
+    die(at, **settings)
     part = run(resume=True, **settings)
     assert same(weights(part.folder / "last.ckpt"), weights(whole.folder / "last.ckpt"))
     assert table(part.folder) == table(whole.folder)
 
 
-def test_skip_goes_on_counting_after_a_resume(trap, run, monkeypatch):
+def test_skip_goes_on_counting_after_a_resume(trap, run, die):
     trap(*range(2, 20))
     settings = {"optim__on_nan": "skip", "optim__epochs": 8, "save_every": 1}
-    learn = Classification.learn
-
-    def dying(self, batch):
-        if self.global_step == 9:
-            raise Death
-        return learn(self, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Classification, "learn", dying)
-        with pytest.raises(Death):
-            run(**settings)
+    die(9, **settings)
     with pytest.raises(ValueError, match=r"^step 13: more than 10 steps"):
         run(resume=True, **settings)
+
+
+def test_run_that_skipped_may_go_on_where_it_would_stop(trap, run, die):
+    trap(3)
+    die(5, optim__on_nan="skip", save_every=4)  # saved after a step that was left out
+    assert run(resume=True, optim__on_nan="stop", save_every=4).rows[-1]["skipped"] == 1
 
 
 @pytest.mark.parametrize("number", [0, 4, 5])

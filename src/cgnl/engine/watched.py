@@ -44,7 +44,8 @@ class Watched(pl.LightningModule):
         return self.config.optim.on_nan == "skip"
 
     def on_train_start(self) -> None:
-        self._watch = Watch(self.device, IN_A_ROW if self.skips else 0, self._in_a_row)
+        limit, in_a_row = (IN_A_ROW, self._in_a_row) if self.skips else (0, 0)
+        self._watch = Watch(self.device, limit, in_a_row)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         self.seed(batch_idx)
@@ -89,8 +90,7 @@ class Watched(pl.LightningModule):
 
     def check_steps(self, now: bool = True) -> None:
         """Name the steps that were not finite; stop there, unless they may be skipped."""
-        found = [] if self._watch is None else self._watch.look(self.global_step, now)
-        if self._watch is None or not found:
+        if self._watch is None or not (found := self._watch.look(self.global_step, now)):
             return
         reason = self.why(found[0])
         if not self.skips:
