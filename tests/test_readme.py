@@ -55,3 +55,10 @@ def test_scripts_it_names_exist(document):
 def test_every_document_is_listed():
     listed = (ROOT / "docs" / "README.md").read_text()
     assert [path.name for path in DOCUMENTS[1:] if path.name != "README.md" and path.name not in listed] == []
+
+
+def test_safety_says_what_came_of_the_last_kills():
+    figures = (ROOT / "benchmarks" / "results" / "faults.txt").read_text()
+    assert f"```\n{figures}```" in (ROOT / "docs" / "safety.md").read_text()
+    assert "300 of 300 endings identical" in figures
+    assert re.search(r"^0 of \d+ checkpoints unreadable", figures, re.MULTILINE)

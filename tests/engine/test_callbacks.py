@@ -1,4 +1,4 @@
-"""Around the steps: the table, the best checkpoint, stopping early, a loss that is no number."""
+"""Around the steps: the table, the best checkpoint, stopping early."""
 
 import io
 import signal
@@ -13,7 +13,7 @@ from cgnl.data.loading import Batch
 from cgnl.engine.callbacks import Bar, Clock, Saver, WholeFiles
 from cgnl.engine.config import load
 from cgnl.engine.task import Classification, Tally
-from tests.engine.conftest import options, same, table, weights
+from tests.engine.conftest import same, table, weights
 
 
 def at(step: int) -> Any:
@@ -127,29 +127,6 @@ def test_patience_lets_a_run_that_gets_better_go_on(run, monkeypatch):
 
     monkeypatch.setattr(Classification, "on_validation_epoch_end", end)
     assert len(run(patience=2, optim__epochs=9).rows) == 5
-
-
-def test_table_stops_a_run_whose_loss_is_no_number(run, monkeypatch):
-    original = Classification.training_step
-
-    def step(self, batch, batch_idx):
-        loss = original(self, batch, batch_idx)
-        if batch_idx == 4:
-            self.train_tally.loss += float("nan")
-        return loss
-
-    monkeypatch.setattr(Classification, "training_step", step)
-    with pytest.raises(
-        ValueError, match=r"the loss of epoch 2 is nan: lower optim\.lr or lengthen optim\.warmup_epochs"
-    ):
-        run()
-
-
-def test_table_stops_a_run_with_too_high_a_rate(cgnl, tmp_path):
-    status, _, err = cgnl("train", "parts", *options(runs=tmp_path, optim__lr=1e30, optim__epochs=3))
-    assert status == 2
-    assert err.startswith("cgnl train: the loss of epoch 1 is ")
-    assert err.count("\n") == 1
 
 
 def test_whole_files_reads_what_it_writes(tmp_path):

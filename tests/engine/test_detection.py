@@ -18,6 +18,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
 from torchvision.ops import MultiScaleRoIAlign
 
+from cgnl.data.draws import generator
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.detection import LOSSES, Detection, Losses
 from cgnl.engine.evaluate import evaluate
@@ -176,6 +177,31 @@ def test_resume_ends_the_same_to_the_last_bit(find, tmp_path, monkeypatch, setti
     assert same(weights(whole.folder / "last.ckpt"), weights(parts.folder / "last.ckpt"))
     assert table(whole.folder) == table(parts.folder)
     assert whole.test == parts.test
+
+
+def break_batch(monkeypatch, number: int) -> None:
+    """Let the first layers return no numbers for one batch of the training."""
+    forward, seed = TinyBody.forward, generator(0, number, 0).initial_seed()
+
+    def broken(self, x):
+        found = forward(self, x)
+        return {"0": found["0"] / 0} if self.training and torch.initial_seed() == seed else found
+
+    monkeypatch.setattr(TinyBody, "forward", broken)
+
+
+def test_step_that_is_not_finite_is_named(find, monkeypatch):
+    break_batch(monkeypatch, 2)
+    with pytest.raises(ValueError, match=r"^step 3: the loss is nan; the first module .* is not finite is backbone: "):
+        find()
+
+
+def test_step_that_is_not_finite_is_skipped(find, monkeypatch):
+    break_batch(monkeypatch, 2)
+    rows = table(find(optim__on_nan="skip").folder)
+    assert [row["skipped"] for row in rows] == ["0", "1"]
+    for row in rows:
+        assert sum(float(row[f"train_{name}"]) for name in LOSSES) == pytest.approx(float(row["train_loss"]), rel=1e-6)
 
 
 def test_eval_and_predict_agree_with_pycocotools(find, cgnl, tmp_path):

@@ -17,7 +17,7 @@ from cgnl.engine.checkpoint import build_network, open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TRAIN_SEED
 from cgnl.engine.trainer import seed_everything
-from tests.engine.conftest import SETTINGS, normalized, table, weights
+from tests.engine.conftest import SETTINGS, normalized, options, same, table, weights
 
 ROOT = Path(__file__).parents[2]
 SEVERAL = {**SETTINGS, "model.name": "tiny_group", "model.dropout": 0.0, "data.samples": 52, "save_every": 5}
@@ -30,6 +30,7 @@ ONE_STEP = {
     "optim.weight_decay": 0.0,
     "name": "one_step",
 }
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
 SCRIPT = """
 import atexit, json, os, shutil, sys
 from pathlib import Path
@@ -66,16 +67,49 @@ if "eval" in sys.argv:
 """
 
 
+DEADLY = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from cgnl.cli import main
+from cgnl.data.draws import generator
+from cgnl.engine.task import Classification
+from tests.engine.conftest import register
+register()
+learn = Classification.learn
+
+def faulty(self, batch):
+    if self.config.name == "killed" and self.global_rank == 1 and self.global_step == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss = learn(self, batch)
+    bad = self.config.name == "nan" and torch.initial_seed() == generator(0, 3, 1).initial_seed()
+    return loss * float("nan") if bad else loss
+
+Classification.learn = faulty
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    assert main(["train", "parts", "name=nan", *sys.argv[1:]]) == 2
+sys.exit(main(["train", "parts", "name=killed", *sys.argv[1:]]))
+"""
+LOST = "cgnl train: another process of the run has ended or does not answer: the same command with --resume goes on\n"
+
+
 def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> str:
     """Run the script in a process of its own, and give what it prints."""
+    done = call(folder, SCRIPT, *arguments, launcher=launcher)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def call(
+    folder: Path, script: str, *arguments: str, launcher: tuple[str, ...] = ()
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script in a process of its own."""
     file = folder / "script.py"
-    file.write_text(SCRIPT)
+    file.write_text(script)
     environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, str(file), *arguments]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
 def settings_of(folder: Path, base: dict, **changes) -> dict:
@@ -116,8 +150,7 @@ def torchrun(tmp_path_factory):
             [settings_of(folder, ONE_STEP), False],
             [settings_of(folder, SEVERAL, name="middle"), True],
         ]
-        launcher = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
-        return start(folder, json.dumps(runs), launcher=launcher)
+        return start(folder, json.dumps(runs), launcher=TORCHRUN)
 
     return once(tmp_path_factory, "torchrun", make)[0]
 
@@ -193,3 +226,30 @@ def test_eval_command_in_processes_prints_once(launched):
     assert tested["test_count"] == 13
     assert tested["test_top1"] == expected["test_top1"]
     assert tested["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-5)
+
+
+def several(folder: Path) -> list[str]:
+    """The run of ``launched``, for the command."""
+    given = {name.replace(".", "__"): value for name, value in SEVERAL.items()}
+    return [word for word in options(**given, devices=2, runs=folder) if not word.startswith("name=")]
+
+
+def test_train_that_lost_a_process_it_started_says_so_and_goes_on(launched, tmp_path):
+    ended = call(tmp_path, DEADLY, *several(tmp_path))
+    assert (ended.returncode, ended.stderr) == (2, LOST)
+    folder = tmp_path / "killed"
+    assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 6
+    again = call(tmp_path, DEADLY.replace('"killed" and', '"" and'), *several(tmp_path), "--resume")
+    assert again.returncode == 0, again.stderr
+    assert same(weights(folder / "last.ckpt"), weights(launched[0] / "last.ckpt"))
+    assert table(folder) == table(launched[0])
+
+
+def test_train_that_lost_a_process_of_torchrun_ends(tmp_path):
+    ended = call(tmp_path, DEADLY, *several(tmp_path), launcher=TORCHRUN)
+    assert ended.returncode == 1
+    assert LOST in ended.stderr or "stopped: the same command with --resume" in ended.stdout
+    assert "Signal 9 (SIGKILL) received" in ended.stderr
+    assert torch.load(tmp_path / "killed" / "last.ckpt", weights_only=True)["global_step"] == 6
+    said = "cgnl train: step 4: the loss is nan, though the output of every module is finite: lower optim.lr"
+    assert ended.stderr.count(said) == 2  # each process, though only one of them has seen it

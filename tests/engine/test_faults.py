@@ -5,10 +5,12 @@ import json
 import os
 import resource
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
+from cgnl.data import sources
 from cgnl.engine.task import Classification
 from tests.engine.conftest import (
     PICTURES,
@@ -229,6 +231,106 @@ def test_train_goes_on_after_a_full_disk(train, data, folder, tmp_path, monkeypa
     assert train(data, runs=tmp_path / "whole")[0] == 0
     assert same(weights(folder / "last.ckpt"), weights(tmp_path / "whole" / "run" / "last.ckpt"))
     assert table(folder) == table(tmp_path / "whole" / "run")
+
+
+def limit_files_from_batch(monkeypatch, number: int, size: int) -> None:
+    """Let no file grow beyond a size from a batch on."""
+    original, hard = Classification.learn, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+    def learn(self, batch):
+        if self.global_step == number:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        return original(self, batch)
+
+    monkeypatch.setattr(Classification, "learn", learn)
+
+
+@pytest.fixture
+def _limits():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("_limits")
+@pytest.mark.parametrize("step", [0, 4])
+def test_train_goes_on_after_no_file_could_grow(train, data, folder, tmp_path, monkeypatch, step):
+    with monkeypatch.context() as patch:
+        limit_files_from_batch(patch, step, 0)
+        status, _, err = train(data, save_every=2)
+    assert status == 2
+    assert " cannot be written: " in one_sentence(err)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert train(data, "--resume", save_every=2)[0] == 0
+    assert train(data, runs=tmp_path / "whole")[0] == 0
+    assert same(weights(folder / "last.ckpt"), weights(tmp_path / "whole" / "run" / "last.ckpt"))
+    assert table(folder) == table(tmp_path / "whole" / "run")
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.csv", "predictions.csv", "results.json"])
+def test_train_on_a_full_disk_names_the_file(train, data, folder, tmp_path, monkeypatch, name):
+    with monkeypatch.context() as patch:
+        replace = Path.replace
+
+        def full(self, target):
+            if target.name == name:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return replace(self, target)
+
+        patch.setattr(Path, "replace", full)
+        status, _, err = train(data)
+    assert status == 2
+    sentence = f"{folder / name} cannot be written: No space left on device; what was saved before is kept"
+    assert one_sentence(err) == sentence
+    assert train(data, "--resume")[0] == 0
+    assert train(data, runs=tmp_path / "whole")[0] == 0
+    assert table(folder) == table(tmp_path / "whole" / "run")
+    assert (folder / name).exists()
+
+
+def test_train_goes_on_without_a_log_on_a_full_disk(train, data, folder):
+    folder.mkdir(parents=True)
+    (folder / "log.txt").symlink_to("/dev/full")
+    status, out, err = train(data)
+    assert (status, err) == (0, "")
+    assert "epoch 2 of 2" in out
+
+
+def test_train_removes_what_a_kill_left(train, data, folder):
+    folder.mkdir(parents=True)
+    (folder / ".best.ckpt.part").write_bytes(b"half")
+    assert train(data)[0] == 0
+    assert not list(folder.glob(".*"))
+
+
+def test_train_goes_on_when_a_dataset_that_went_away_is_back(train, data, folder, tmp_path, monkeypatch):
+    assert train(data, runs=tmp_path / "whole")[0] == 0
+    read, count = sources.read_image, iter(range(10**6))
+
+    def reading(path):
+        if next(count) == 60 and data.exists():  # in the middle of a batch of the second epoch
+            data.rename(tmp_path / "away")
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "read_image", reading)
+        status, _, err = train(data, save_every=1)
+    assert status == 2
+    assert one_sentence(err).startswith(f"nothing can be read in place of a sample any more: {data}")
+    assert torch.load(folder / "last.ckpt", weights_only=True)["cgnl"]["problems"] == []
+    (tmp_path / "away").rename(data)
+    assert train(data, "--resume", save_every=1)[0] == 0
+    assert same(weights(folder / "last.ckpt"), weights(tmp_path / "whole" / "run" / "last.ckpt"))
+    assert table(folder) == table(tmp_path / "whole" / "run")
+
+
+def test_train_resume_without_its_dataset_says_so(train, data, folder, tmp_path):
+    assert train(data)[0] == 0
+    data.rename(tmp_path / "away")
+    status, _, err = train(data, "--resume")
+    assert status == 2
+    assert str(data) in one_sentence(err)
+    torch.load(folder / "last.ckpt", weights_only=True)
 
 
 @pytest.mark.parametrize("part", ["half", "nothing"])

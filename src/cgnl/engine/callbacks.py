@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from .checkpoint import read, whole_file, write
+from .checkpoint import read, write, write_text
 from .config import Config
 from .schedule import factor, total_epochs
 from .words import epoch_in_words
@@ -79,6 +79,7 @@ class Table(Clock):
         self._samples += len(batch.samples) * trainer.world_size
         if not self.stepped(batch_idx) or not self.ends_epoch(trainer):
             return
+        pl_module.check_steps()
         pl_module.gather_problems()
         results = pl_module.train_tally.compute()
         pl_module.train_tally.reset()
@@ -87,19 +88,16 @@ class Table(Clock):
             "epoch": self.epoch(trainer),
             "step": trainer.global_step,
             "lr": pl_module.lr * factor(self.config.optim, self.steps_per_epoch, trainer.global_step - 1),
-            **{f"train_{name}": results[name] for name in pl_module.TRAIN_COLUMNS},
+            **{f"train_{name}": results[name] if results["count"] else math.nan for name in pl_module.TRAIN_COLUMNS},
             "samples_per_second": self._samples / (now - self._began),
             "seconds": self.seconds,
             "unreadable": len(pl_module.problems),
+            "skipped": pl_module.skipped,
         }
         self._samples, self._began = 0, now
         self.rows.append(row)
         if trainer.logger is not None:
             trainer.logger.log_metrics(row, step=trainer.global_step)
-        if not math.isfinite(results["loss"]):
-            raise ValueError(
-                f"the loss of epoch {row['epoch']} is {results['loss']}: lower optim.lr or lengthen optim.warmup_epochs"
-            )
         if not self.tests(trainer):
             self.tell(trainer)
 
@@ -133,8 +131,7 @@ class Table(Clock):
         writer = csv.DictWriter(text, columns)
         writer.writeheader()
         writer.writerows(self.rows)
-        with whole_file(self.file) as file:
-            file.write(text.getvalue().encode())
+        write_text(self.file, text.getvalue())
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [dict(row) for row in self.rows], "seconds": self.seconds}

@@ -16,6 +16,8 @@ from ..data.index import Kind
 from ..models import create_model, freeze_early, is_detector
 from .config import Config, Model, build
 
+PART = ".{}.part"
+"""Name of a file that is not written to its end."""
 PREFIX = "network."
 """Of the network's entries among the weights."""
 
@@ -40,10 +42,16 @@ def write(checkpoint: Mapping[str, Any], path: Path) -> None:
         torch.save(dict(checkpoint), file)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text whole, or not at all."""
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that is written under another name and then renamed, so that there is always a whole one."""
-    temporary = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(PART.format(path.name))
     try:
         with temporary.open("wb") as file:
             yield file
@@ -56,6 +64,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             raise
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise OSError(f"{path} cannot be written: {reason}; what was saved before is kept") from error
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what was being written when a run was killed."""
+    for path in folder.glob(PART.format("*")):
+        path.unlink()
 
 
 def read(path: Path | str) -> dict[str, Any]:

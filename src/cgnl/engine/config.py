@@ -125,6 +125,9 @@ class Optim:
     """Gradients longer than this are shortened to it."""
     ema: float | None = None
     """Decay of an average of the weights, such as 0.999, that is tested and kept instead of them."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What becomes of a step whose loss or gradient is not finite. stop: the run ends, and names the first module whose
+    output is not finite. skip: the step is left out, named and counted; more than ten one after another end the run."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,8 @@ class Config:
     """Steps between checkpoints, beside those after each test."""
     patience: int | None = None
     """Stop after this many tests without a better result."""
+    timeout: float = 600.0
+    """Seconds that the processes of a run wait for one that does not answer."""
     tensorboard: bool = False
     """Write curves for TensorBoard too."""
 
@@ -316,6 +321,7 @@ def check(config: Config) -> Config:
         "test_every": config.test_every,
         "save_every": config.save_every,
         "patience": config.patience,
+        "timeout": config.timeout,
     }
     for name, value in positive.items():
         if value is not None and not value > 0:

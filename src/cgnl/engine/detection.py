@@ -45,7 +45,7 @@ class Detection(Task):
     def about(self) -> dict[str, Any]:
         return {"ids": list(self.ids)}
 
-    def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:  # noqa: ARG002
+    def learn(self, batch: SceneBatch) -> Tensor:
         set_size(self.network, self.config.data, training=True)
         losses = self.network(batch.pictures(), batch.targets())
         self.train_tally.update(losses, len(batch.samples))

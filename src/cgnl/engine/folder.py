@@ -5,7 +5,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from logging.handlers import MemoryHandler
 from pathlib import Path
@@ -20,9 +20,15 @@ log = logging.getLogger("cgnl")
 
 STARTED_IN = "CGNL_RUN_FOLDER"
 """Environment variable by which a process tells those it starts where the run is."""
-MAY_CHANGE = ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "tensorboard")
-MAY_CHANGE_OF_DATA = ("root", "lists", "workers", "cache", "bad_limit")
-MAY_CHANGE_OF_DATA += ("annotations", "images", "test_annotations", "test_images")
+MAY_CHANGE = {
+    "": ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "timeout", "tensorboard"),
+    "data": (
+        *("root", "lists", "workers", "cache", "bad_limit"),
+        *("annotations", "images", "test_annotations", "test_images"),
+    ),
+    "model": (),
+    "optim": ("on_nan",),
+}
 """Settings that a run may go on with although they were others when it began."""
 
 
@@ -75,11 +81,10 @@ def shared(folder: Path) -> Iterator[None]:
 def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
     """Refuse to go on with other settings than those the run began with."""
     before, now = plain(build(checkpoint["cgnl"]["config"])), plain(config)  # settings that are new have their defaults
-    for group in ("", "data", "model", "optim"):
+    for group, free in MAY_CHANGE.items():
         old, new = (before.get(group, {}), now[group]) if group else (before, now)
         for name, value in new.items():
-            free = name in (MAY_CHANGE_OF_DATA if group == "data" else MAY_CHANGE if not group else ())
-            if (isinstance(value, dict) and not group) or free or old.get(name) == value:
+            if (isinstance(value, dict) and not group) or name in free or old.get(name) == value:
                 continue
             label = f"{group}.{name}" if group else name
             was, wanted = ("null" if v is None else v for v in (old.get(name), value))
@@ -103,9 +108,20 @@ def start_log(first: bool, silent: bool = False) -> Any:
     return console
 
 
+class LogFile(logging.FileHandler):
+    """A log that stops no run when its disk is full: what is not written there is still on the screen."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 def open_log(folder: Path) -> None:
     """Open the run's log, and write to it what was said before."""
-    file = logging.FileHandler(folder / "log.txt")
+    file = LogFile(folder / "log.txt")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     for handler in [h for h in log.handlers if isinstance(h, MemoryHandler)]:
         handler.setTarget(file)

@@ -1,5 +1,6 @@
 """Loaders for one process of a run."""
 
+import copy
 import logging
 import os
 from collections.abc import Iterator
@@ -42,6 +43,14 @@ class Aside:
             for tensor in batch.tensors():
                 tensor.record_stream(here)  # or its memory would be given away before the step has read it
             yield batch
+
+
+def read_again(batches: DataLoader | Aside, number: int) -> Any:
+    """One of the training batches, by its number, read once more by the process that asks."""
+    loader: Any = batches.batches if isinstance(batches, Aside) else batches
+    sampler = copy.copy(loader.batch_sampler)
+    sampler.first = number
+    return loader.collate_fn(loader.dataset.__getitems__(next(iter(sampler))))
 
 
 @dataclass

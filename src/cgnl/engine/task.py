@@ -1,17 +1,14 @@
 """The Lightning modules: one training step, one test, the optimizer."""
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
 import torchmetrics
 from torch import Tensor, nn
 
-from ..data.draws import generator
 from ..data.index import Kind
 from ..data.loading import Batch
 from ..data.scenes import SceneBatch
@@ -22,6 +19,7 @@ from . import processes, schedule
 from .answers import Answer
 from .config import Config, plain
 from .datasets import best_metric
+from .watched import Watched
 
 log = logging.getLogger("cgnl")
 
@@ -76,7 +74,7 @@ class Tally(Sums):
         self.count += len(labels)
 
 
-class Task(pl.LightningModule):
+class Task(Watched):
     """A network that learns: what is the same whatever it learns."""
 
     TRAIN_COLUMNS: Sequence[str] = ("loss",)
@@ -120,10 +118,9 @@ class Task(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Batch | SceneBatch, batch_idx: int) -> None:
         self.note(batch)
-        if not len(batch.samples):
-            raise ValueError(f"no sample of a batch could be read: {batch.problems[0]}")
-        draws = generator(self.config.seed, batch_idx, self.global_rank)  # dropout follows from the step alone
-        torch.manual_seed(draws.initial_seed())
+        if len(batch.samples) < self.at_once:  # what cannot be read is replaced as long as anything can
+            raise ValueError(f"nothing can be read in place of a sample any more: {batch.problems[0]}")
+        super().on_train_batch_start(batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:
         if processes.count() > 1:  # test what the first process will save
@@ -166,15 +163,17 @@ class Task(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optim = self.config.optim
-        # Lightning neither clips nor scales gradients for an optimizer that does both by itself.
         sgd = torch.optim.SGD(
             self.parameter_groups(),
             lr=self.lr,
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
             nesterov=optim.nesterov,
-            fused=self.device.type == "cuda" and self.config.precision != "16" and optim.clip_norm is None,
+            fused=self.config.precision != "16",  # Lightning scales no gradients for an optimizer that does so itself
         )
+        if optim.momentum:  # of a fused optimizer it would be undefined after a first step that is left out
+            for p in (p for group in sgd.param_groups for p in group["params"]):
+                sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
         rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: schedule.factor(optim, self.steps_per_epoch, step))
         return {"optimizer": sgd, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
@@ -189,23 +188,22 @@ class Task(pl.LightningModule):
         return [{"params": old}, {"params": new, "lr": self.lr * self.config.optim.new_layers}]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        tally = self.train_tally.sums()
-        if not math.isfinite(tally[0]):
-            raise ValueError(f"the loss is {tally[0]}, so nothing is saved: lower optim.lr or lengthen the warm-up")
-        checkpoint["cgnl"] = {
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["cgnl"] |= {
             "config": plain(self.config),
             "classes": list(self.classes),
             "kind": self.kind,
             **self.about(),
             "results": dict(self.results),
             "problems": sorted(self.problems),
-            "tally": tally,
+            "tally": self.train_tally.sums(),
             "counts": list(self.counts),
             "chosen": self.chosen,
             "finished": bool(self.trainer.should_stop),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
         self.problems = set(checkpoint["cgnl"]["problems"])
         self.results = dict(checkpoint["cgnl"]["results"])
         if self.global_rank == 0:  # the sums are those of all processes
@@ -235,7 +233,7 @@ class Classification(Task):
         network = self.network if self.training else self.network.forward
         return network(network_input(pixels, self.config.channels_last)).float()
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002
+    def learn(self, batch: Batch) -> Tensor:
         logits = self(batch.pixels)
         loss = F.cross_entropy(logits, batch.labels, label_smoothing=self.config.optim.label_smoothing)
         self.train_tally.update(loss, logits.detach(), batch.labels)

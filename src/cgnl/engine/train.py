@@ -16,7 +16,7 @@ from ..data.sources import Held
 from ..models import is_detector
 from . import schedule
 from .answers import save_answers
-from .checkpoint import build_network, load_network, read
+from .checkpoint import build_network, load_network, read, remove_parts, write_text
 from .config import EMBEDDED, Config, Data, load, to_yaml
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training
 from .folder import check_same, environment, open_log, run_folder, shared, start_log, stop_log
@@ -75,6 +75,7 @@ def train(
         silent: speak to the log alone, and write no report.
         held: samples that are decoded already, and room for those that will be, where ``data.cache`` asks for it.
     """
+    from .together import noticing
     from .trainer import check_machine, first_process
 
     dataset = open_dataset(config.data)
@@ -86,7 +87,8 @@ def train(
     folder = run_folder(config, resume)
     try:
         console = start_log(first_process(), silent)
-        return _train(config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held)
+        with noticing():
+            return _train(config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held)
     finally:
         stop_log()
 
@@ -112,8 +114,9 @@ def _train(
     if first_process():
         folder.mkdir(parents=True, exist_ok=True)
         open_log(folder)
-        (folder / "config.yaml").write_text(to_yaml(config))
-        (folder / "environment.json").write_text(json.dumps({"command": repeat, **environment()}, indent=2) + "\n")
+        remove_parts(folder)
+        write_text(folder / "config.yaml", to_yaml(config))
+        write_text(folder / "environment.json", json.dumps({"command": repeat, **environment()}, indent=2) + "\n")
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     objects = dataset.kind == "objects"
     lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, objects)

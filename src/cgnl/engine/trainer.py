@@ -14,13 +14,13 @@ import torch.distributed as dist
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import EarlyStopping, WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..extras import need
 from .callbacks import WholeFiles
 from .config import Config
+from .together import Together
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
@@ -59,8 +59,8 @@ def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> 
     if precision == "auto":
         precision = "bf16" if accelerator == "gpu" else "32"
     strategy: Any = "auto"
-    if config.world > 1:  # norms are synchronised, or else every process keeps its own until a test
-        strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+    if config.world > 1:
+        strategy = Together(config.timeout)
         atexit.register(part)
     if accelerator == "gpu":
         torch.set_float32_matmul_precision("high")

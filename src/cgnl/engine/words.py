@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..surgery import inserted
-from .checkpoint import whole_file
+from .checkpoint import write_text
 from .config import Config
 from .datasets import Dataset, best_metric
 
@@ -65,8 +65,7 @@ def conclude(config: Config, dataset: Dataset, result: Any) -> None:
     """Say what came out, and write it down."""
     metric = best_metric(dataset.kind)
     numbers = {f"best_{metric}": result.best, "unreadable": result.unreadable, "seconds": result.seconds}
-    with whole_file(result.folder / "results.json") as file:
-        file.write((json.dumps(result.test | numbers, indent=2) + "\n").encode())
+    write_text(result.folder / "results.json", json.dumps(result.test | numbers, indent=2) + "\n")
     speeds = sorted(row["samples_per_second"] for row in result.rows) or [0.0]
     log.info("")
     for line in describe(result.test, dataset.kind, len(dataset.classes)):

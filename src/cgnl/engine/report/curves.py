@@ -9,7 +9,7 @@ from ...extras import need
 from .html import Markup
 from .run import Run
 
-NOT_DRAWN = ("epoch", "step", "seconds", "unreadable", "test_count", "test_views")
+NOT_DRAWN = ("epoch", "step", "seconds", "unreadable", "skipped", "test_count", "test_views")
 INK = "#010203"
 """Stands for the page's own colour until the SVG is written."""
 COLUMNS = 3
