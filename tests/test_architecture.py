@@ -32,7 +32,7 @@ LOOKS_AT = {
     "data": {"extras"},
     "engine": UP_TO_MODELS | {"data", "explain"},
     "explain": UP_TO_MODELS,
-    "bench": UP_TO_MODELS,
+    "bench": UP_TO_MODELS | {"export"},
     "export": UP_TO_MODELS,
     "experiments": UP_TO_MODELS | {"data", "engine", "explain", "bench"},
     "timm_models": CORE | {"extras"},

@@ -54,7 +54,7 @@ def test_write_csv_adds_rows_under_one_header(tmp_path):
 def test_check_csv_refuses_another_table(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"other\.csv is there, and is no table of cgnl bench"):
+    with pytest.raises(ValueError, match=r"other\.csv is there, and is no table of this benchmark"):
         report.check_csv(path)
 
 

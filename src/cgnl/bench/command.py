@@ -1,12 +1,15 @@
 """``cgnl bench``: blocks, networks or operators, side by side."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..extras import need
-from . import report
+from . import report, serving
 from .roofline import measure_ceilings, precision
-from .runner import Row, measure_rows
-from .settings import read
+from .runner import measure_rows
+from .settings import Setting, read
 from .subjects import BENCHMARKS, choose, peer_subjects
 
 
@@ -32,14 +35,15 @@ def bench(
     csv: str | None = None,
     plot: str | None = None,
     seconds: float | None = None,
-) -> list[Row]:
+) -> Sequence[Any]:
     """Measure time, memory and error of blocks, networks or operators, side by side.
 
     What is not given has a default for the device: small on a CPU.
 
     Args:
-        benchmark: block; network: a whole training step against the plain network; ops: the operator alone.
-        batch: samples.
+        benchmark: block; network: a whole training step against the plain network; ops: the operator alone; serve: how
+            soon a network answers, and how many samples a second.
+        batch: samples; serve takes 1, 8 and 64 unless it is given.
         channels: channels of the input (block, ops).
         size: positions, of a network's input pixels: 28 or 28x28 for images, 16x28x28 for clips, 1000x for sequences.
         groups: channel groups.
@@ -51,8 +55,8 @@ def bench(
         tf32: multiply float32 as TF32, like dtype=tf32.
         channels_last: memory layout of the input.
         mode: train: forward and backward in train mode; forward: in eval mode, without gradients.
-        network: one of those that cgnl models lists (network).
-        blocks: 1 or 5 (network).
+        network: one of those that cgnl models lists (network, serve).
+        blocks: 1 or 5 (network, serve).
         device: auto, cpu, cuda or cuda:1.
         rows: only these, with commas between them.
         peer: other blocks to measure: path/to/file.py:Class, built as Class(channels), or
@@ -66,6 +70,10 @@ def bench(
     numbers = {"batch": batch, "channels": channels, "groups": groups, "inner": inner, "blocks": blocks}
     words = {"size": size, "kernel": kernel, "norm": norm, "dtype": dtype, "mode": mode, "network": network}
     setting = read(benchmark, {**numbers, **words, **switches, "seconds": seconds}, device)
+    if benchmark == "serve":
+        if plot or peer:
+            raise ValueError("cgnl bench serve has neither a plot nor peers")
+        return _serve([setting] if batch else [replace(setting, batch=b) for b in serving.BATCHES], rows, csv)
     if peer and benchmark != "block":
         raise ValueError(f"a peer stands beside a block: cgnl bench {benchmark} has no place for one")
     known = BENCHMARKS[benchmark]
@@ -90,6 +98,26 @@ def bench(
         report.write_csv(measured, Path(csv))
     if plot:
         report.draw(measured, report.header(setting, ceilings).partition(";")[0], Path(plot))
+    if not any(row.ms is not None for row in measured):
+        raise ValueError("no row could be measured")
+    return measured
+
+
+def _serve(settings: Sequence[Setting], rows: str | None, csv: str | None) -> list[serving.Served]:
+    names, first = serving.chosen(rows), settings[0]
+    serving.check(first)
+    if csv:
+        report.check_csv(Path(csv), serving.Served)
+    width, measured = max(map(len, names)), []
+    with precision(first.tf32):
+        print(serving.header(first), serving.title_line(width), sep="\n\n", flush=True)
+        for setting in settings:
+            for row in serving.serve(setting, names):
+                print(serving.line(row, width), flush=True)
+                measured.append(row)
+    print(f"\n{serving.LEGEND}")
+    if csv:
+        report.write_csv(measured, Path(csv), serving.Served)
     if not any(row.ms is not None for row in measured):
         raise ValueError("no row could be measured")
     return measured

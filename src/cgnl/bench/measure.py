@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ..export.serving import capture
+
 MIB = 2**20
 FLUSH = 256 * MIB  # more than any L2 cache, as in triton.testing.do_bench
 FEWEST, MOST = 5, 1000
@@ -31,6 +33,11 @@ def quantiles(times: Sequence[float]) -> Times:
     return Times(tenths[4], tenths[1], tenths[7])
 
 
+def percentile(times: Sequence[float], percent: int) -> float:
+    """What so many of a hundred repetitions stay under."""
+    return statistics.quantiles(times, n=100, method="inclusive")[percent - 1] if len(times) > 1 else times[0]
+
+
 def measure(
     step: Callable[[], Any], device: torch.device, seconds: float, clear: Callable[[], None] = lambda: None
 ) -> Times:
@@ -49,17 +56,7 @@ def measure(
 
 def captured(step: Callable[[], Any], clear: Callable[[], None]) -> Callable[[], None]:
     """The step as a CUDA graph: all its kernels, and none of the time in which Python starts them one by one."""
-    aside, here = torch.cuda.Stream(), torch.cuda.current_stream()
-    aside.wait_stream(here)
-    with torch.cuda.stream(aside):  # what is set up on first use must not be captured
-        for _ in range(3):
-            clear()
-            step()
-    here.wait_stream(aside)
-    clear()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    graph, _ = capture(step, clear)
     return graph.replay
 
 

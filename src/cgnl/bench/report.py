@@ -1,7 +1,7 @@
 """Rows as a table on the screen, as CSV and as a picture."""
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -94,25 +94,25 @@ def line(row: Row, width: int) -> str:
     return " ".join([f"{row.row:{width}}", *cells, row.note]).rstrip()
 
 
-def check_csv(path: Path) -> None:
+def check_csv(path: Path, kind: type = Row) -> None:
     """Refuse a file that holds something else, before an hour is spent on what cannot be written."""
-    if path.exists() and path.stat().st_size and path.read_text().splitlines()[0] != ",".join(names()):
-        raise ValueError(f"{path} is there, and is no table of cgnl bench: give another name")
+    if path.exists() and path.stat().st_size and path.read_text().splitlines()[0] != ",".join(names(kind)):
+        raise ValueError(f"{path} is there, and is no table of this benchmark: give another name")
 
 
-def write_csv(rows: Iterable[Row], path: Path) -> None:
+def write_csv(rows: Sequence[Any], path: Path, kind: type = Row) -> None:
     """Rows are added to those that are there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists() or not path.stat().st_size
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, names())
+        writer = csv.DictWriter(file, names(kind))
         if new:
             writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
 
 
-def names() -> list[str]:
-    return [field.name for field in fields(Row)]
+def names(kind: type = Row) -> list[str]:
+    return [field.name for field in fields(kind)]
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:

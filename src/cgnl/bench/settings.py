@@ -21,11 +21,14 @@ _COMMON = {"groups": 8, "kernel": "dot", "channels_last": True, "mode": "train",
 _ON = {"cuda": {"dtype": "bfloat16", "seconds": 1.0}, "cpu": {"dtype": "float32", "seconds": 0.2}}
 _BLOCK = {"inner": None, "norm": "batch"}
 _NETWORK = {"network": "resnet50", "blocks": 5, "norm": "batch"}
+_SERVE = {**_COMMON, **_NETWORK, "batch": 1, "mode": "forward"}
 DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("block", "cuda"): {**_COMMON, **_ON["cuda"], **_BLOCK, "batch": 32, "channels": 1024, "size": "28"},
     ("block", "cpu"): {**_COMMON, **_ON["cpu"], **_BLOCK, "batch": 2, "channels": 64, "size": "14"},
     ("network", "cuda"): {**_COMMON, **_ON["cuda"], **_NETWORK, "batch": 256, "size": "224"},
     ("network", "cpu"): {**_COMMON, **_ON["cpu"], **_NETWORK, "batch": 2, "size": "64"},
+    ("serve", "cuda"): {**_SERVE, **_ON["cuda"], "size": "224"},
+    ("serve", "cpu"): {**_SERVE, **_ON["cpu"], "size": "64"},
     ("ops", "cuda"): {**_COMMON, **_ON["cuda"], "batch": 32, "channels": 512, "size": "28"},
     ("ops", "cpu"): {**_COMMON, **_ON["cpu"], "batch": 2, "channels": 64, "size": "14"},
 }
@@ -77,7 +80,7 @@ class Setting:
         named = {"groups": self.groups}
         if self.benchmark == "block":
             named |= {"inner": self.inner}
-        if self.benchmark == "network":
+        if self.network:
             named |= {"network": self.network, "blocks": self.blocks}
         if self.benchmark != "ops":
             named |= {"norm": self.norm or "none"}

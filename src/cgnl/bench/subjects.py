@@ -99,7 +99,8 @@ def _timm(setting: Setting, name: str) -> nn.Module:
         raise ModuleNotFoundError("timm is not installed: pip install timm") from None
 
 
-def _network(setting: Setting, block: str | None, **options) -> nn.Module:
+def whole_network(setting: Setting, block: str | None, **options) -> nn.Module:
+    """The network of a setting, plain or with its blocks."""
     if is_detector(setting.network):
         raise ValueError(f"{setting.network} takes pictures with objects, which are not measured here")
     if block is not None:
@@ -144,9 +145,9 @@ BENCHMARKS = {
     ),
     "network": Benchmark(
         (
-            Subject("plain", partial(_network, block=None)),
-            *_compact(partial(_network, block="cgnl")),
-            Subject("nl", partial(_network, block="nl")),
+            Subject("plain", partial(whole_network, block=None)),
+            *_compact(partial(whole_network, block="cgnl")),
+            Subject("nl", partial(whole_network, block="nl")),
         ),
         baseline="plain",
         input_gradient=False,
@@ -190,15 +191,15 @@ def peer_subjects(text: str, setting: Setting) -> list[Subject]:
 
 def choose(names: Iterable[str], subjects: Iterable[Subject]) -> list[Subject]:
     """The subjects with these names, in the order of the registry; ``non-local-bmm`` and ``non_local_bmm`` do too."""
-    known = {_plain(s.name): s for s in subjects}
-    wanted = {_plain(name): name for name in names}
+    known = {plain_name(s.name): s for s in subjects}
+    wanted = {plain_name(name): name for name in names}
     for key, name in wanted.items():
         if key not in known:
             raise ValueError(f"there is no row {name!r}{nearest(name, [s.name for s in known.values()])}")
     return [subject for key, subject in known.items() if key in wanted]
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 

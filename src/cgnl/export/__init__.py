@@ -4,5 +4,6 @@ from .agreement import BAR, Agreement
 from .folding import fold
 from .onnx import to_onnx
 from .program import part_that_exports, to_program
+from .serving import for_inference
 
-__all__ = ["BAR", "Agreement", "fold", "part_that_exports", "to_onnx", "to_program"]
+__all__ = ["BAR", "Agreement", "fold", "for_inference", "part_that_exports", "to_onnx", "to_program"]

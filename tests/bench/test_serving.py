@@ -1,0 +1,90 @@
+import csv
+
+import pytest
+import torch
+
+from cgnl.bench import serving
+from cgnl.bench.measure import percentile
+from cgnl.bench.settings import read
+from cgnl.cli import main
+
+SMALL = ["network=resnet18", "blocks=1", "size=32", "seconds=0.001"]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(serving, "FEWEST", 4)
+
+
+def test_percentile_of_known_times():
+    times = [float(t) for t in range(101)]
+    assert (percentile(times, 50), percentile(times, 99)) == (50, 99)
+    assert percentile([3.0], 99) == 3.0
+
+
+def test_latencies_are_enough_unless_they_take_too_long(monkeypatch):
+    calls = []
+    assert len(serving.latencies(lambda: calls.append(1), 0.0)) == 4
+    assert len(calls) == 3 + 4
+    monkeypatch.setattr(serving, "LONGEST", 0.0)
+    assert len(serving.latencies(lambda: calls.append(1), 1e-9)) == 1
+
+
+def test_serve_measures_what_is_right():
+    setting = read("serve", {"network": "resnet18", "blocks": 1, "size": "32", "batch": 2, "seconds": 1e-3}, "cpu")
+    rows = {row.row: row for row in serving.serve(setting, ["reference", "fused", "folded", "plain folded graph"])}
+    for name in ("reference", "folded"):
+        row = rows[name]
+        assert row.error is not None
+        assert 0 < row.error < 1e-4
+        assert row.ms is not None
+        assert row.ms_99 is not None
+        assert 0 < row.ms <= row.ms_99
+        assert row.requests == 4
+        assert row.per_second is not None
+        assert row.per_second > 0
+    assert (rows["fused"].ms, rows["fused"].note) == (None, "only on a GPU")
+    assert rows["plain folded graph"].error is None
+
+
+def test_serve_goes_on_when_a_way_fails(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no room\nat all")
+
+    monkeypatch.setitem(serving.WAYS, "reference", serving.Way(fail))
+    setting = read("serve", {"network": "resnet18", "blocks": 1, "size": "32", "seconds": 1e-3}, "cpu")
+    failed, folded = serving.serve(setting, ["reference", "folded"])
+    assert (failed.note, failed.ms) == ("no room", None)
+    assert folded.ms is not None
+
+
+def test_bench_serve_by_hand(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(serving, "BATCHES", (1, 2))
+    table = tmp_path / "rows.csv"
+    for _ in range(2):
+        assert main(["bench", "serve", *SMALL, "rows=folded,fused", f"csv={table}"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("cgnl bench serve: 3 x 32 x 32, float32, Dot()\n")
+    rows = list(csv.DictReader(table.open()))
+    shapes = ["1x3x32x32", "1x3x32x32", "2x3x32x32", "2x3x32x32"]
+    assert [(row["row"], row["shape"]) for row in rows] == list(zip(["fused", "folded"] * 4, shapes * 2, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mode=train"], "a network that answers does not train"),
+        (["rows=foldd"], "there is no row 'foldd'; did you mean folded?"),
+        (["network=maskrcnn_resnet50_fpn"], "maskrcnn_resnet50_fpn takes pictures with objects"),
+        (["plot=a.png"], "cgnl bench serve has neither a plot nor peers"),
+        (["channels=3"], "cgnl bench serve has no option 'channels'"),
+        (["network=resnet18", "blocks=1", "rows=fused"], "no row could be measured"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+def test_bench_serve_refuses_in_one_sentence(capsys, words, message):
+    assert main(["bench", "serve", "size=32", *words]) == 2
+    _, err = capsys.readouterr()
+    assert err.startswith(f"cgnl bench: {message}")
+    assert err.count("\n") == 1
