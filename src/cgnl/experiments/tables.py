@@ -209,7 +209,11 @@ TABLES: dict[str, Table] = {
         (
             *_blocks("cub", 50, "cgnl1"),
             _cub("learning rate of new layers x 10", "cgnl1_new_layers10", optim__new_layers=10.0),
-            _cub("the same without a block", "new_layers10", optim__new_layers=10.0, model__block=None),
+            _cub(
+                "learning rate of new layers x 10, no block", "new_layers10", optim__new_layers=10.0, model__block=None
+            ),
+            _cub("twice the epochs", "cgnl1_epochs36", optim__epochs=36),
+            _cub("twice the epochs, no block", "epochs36", optim__epochs=36, model__block=None),
             _cub('scale="sqrt"', "cgnl1_scale_sqrt", model__options={"groups": 8, "scale": "sqrt"}),
             _cub('scale="resolution"', "cgnl1_scale_resolution", model__options={"groups": 8, "scale": "resolution"}),
             _cub("exact RBF", "cgnl1_exact_rbf", model__options={"groups": 8, "kernel": EXACT}),

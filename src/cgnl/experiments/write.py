@@ -50,7 +50,7 @@ def page(summary: Summary) -> str:
 
 
 def markdown(summary: Summary, brief: bool = False) -> str:
-    """What came out, or the table of rows alone."""
+    """What came out; in brief, without the pairs and what was asked about attention."""
     table = summary.table
     ours = "Not a table of the paper. " if table.ours else ""
     protocols = {words(line.config): line for line in summary.lines if line.config}
@@ -59,8 +59,8 @@ def markdown(summary: Summary, brief: bool = False) -> str:
         parts.append("These are drawn pictures and smaller networks: only the way of the experiment is the paper's.")
     if missing := [line for line in summary.lines if line.reason]:
         parts.append("\n".join(f"* {line.row.label}: {_not_run(line)}" for line in missing))
+    parts.append("\n".join(f"* {sentence}" for sentence in sentences(summary)))
     if not brief:
-        parts.append("\n".join(f"* {sentence}" for sentence in sentences(summary)))
         parts += [pairs_markdown(summary.pairs), asked_markdown(summary.asked)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
