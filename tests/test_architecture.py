@@ -35,11 +35,13 @@ LOOKS_AT = {
     "bench": UP_TO_MODELS,
     "export": UP_TO_MODELS,
     "experiments": UP_TO_MODELS | {"data", "engine", "explain", "bench"},
+    "timm_models": CORE | {"extras"},
+    "__main__": {"cli"},
     "cli": UP_TO_MODELS | {"data", "engine", "explain", "bench", "export", "experiments"},
 }
 """Room -> other rooms it may import. The package's own ``__init__`` looks everywhere, lazily."""
 
-COMMANDS = {f"cgnl.explain.{name}" for name in ("command", "diagnose", "page", "app")}
+COMMANDS = {f"cgnl.explain.{name}" for name in ("command", "diagnose", "page", "app")} | {"cgnl.export.command"}
 """Modules of other rooms that are commands, and may look at the engine and the data too. It may not look back."""
 
 ONLY_IN = {

@@ -6,24 +6,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TRIED = ["README.md", "docs/getting-started.md", "docs/choosing-a-block.md"]
+"""Documents whose every command and snippet is run."""
 
 
-def snippets(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def snippets(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-def test_python_snippets_run_in_order():
-    script = "\n".join(snippets("python"))
+@pytest.mark.parametrize("document", TRIED)
+def test_python_snippets_run_in_order(document):
+    script = "\n".join(snippets(document, "python"))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "(norm): BatchNorm2d(1024" in done.stdout
+    assert "(norm): BatchNorm2d(1024" in done.stdout or "print" not in script
 
 
 def test_commands_run_in_order(tmp_path):
-    commands = [line.split("#")[0].strip() for block in snippets("bash") for line in block.splitlines()]
-    for command in commands:
+    lines = [
+        line for document in reversed(TRIED) for block in snippets(document, "bash") for line in block.splitlines()
+    ]
+    for command in dict.fromkeys(line.split("#")[0].strip() for line in lines):  # some stand in several documents
         program, *arguments = shlex.split(command)
         if program == "make":  # not for real: make test runs this test
             call, place = ["make", "--dry-run", *arguments], ROOT
@@ -33,12 +40,18 @@ def test_commands_run_in_order(tmp_path):
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
-def test_files_it_links_to_exist():
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_it_links_to_exist(document):
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text())
+    assert [link for link in links if "://" not in link and not (document.parent / link).exists()] == []
 
 
-def test_scripts_it_names_exist():
-    names = re.findall(r"python (\S+\.py)", README)
-    assert names
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_scripts_it_names_exist(document):
+    names = re.findall(r"python (benchmarks/\S+\.py)", document.read_text())
     assert all((ROOT / name).exists() for name in names)
+
+
+def test_every_document_is_listed():
+    listed = (ROOT / "docs" / "README.md").read_text()
+    assert [path.name for path in DOCUMENTS[1:] if path.name != "README.md" and path.name not in listed] == []

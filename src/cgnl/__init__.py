@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import explain, kernels, models, ops
+    from . import explain, export, kernels, models, ops
     from .blocks import CGNL, NonLocal, SimpleResidual
     from .models import create_model, load_reference_checkpoint
     from .surgery import insert, placement, remove
@@ -18,6 +18,7 @@ _PUBLIC = {
     "SimpleResidual": "blocks:SimpleResidual",
     "create_model": "models:create_model",
     "explain": "explain",
+    "export": "export",
     "insert": "surgery:insert",
     "kernels": "kernels",
     "load_reference_checkpoint": "models:load_reference_checkpoint",
@@ -33,6 +34,7 @@ __all__ = [
     "SimpleResidual",
     "create_model",
     "explain",
+    "export",
     "insert",
     "kernels",
     "load_reference_checkpoint",

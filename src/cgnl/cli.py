@@ -25,6 +25,7 @@ COMMANDS = {
     "diagnose": ("cgnl.explain.diagnose:diagnose", "whether the attention matters: cgnl diagnose best.ckpt [FOLDER]"),
     "report": ("cgnl.engine.report.command:command", "a page about a run, or several: cgnl report RUN [RUN ...]"),
     "app": ("cgnl.explain.app:app", "try networks in a browser: cgnl app best.ckpt [OTHER.ckpt]"),
+    "export": ("cgnl.export.command:export", "a file that runs elsewhere: cgnl export best.ckpt model.onnx"),
     "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
     "reproduce": (

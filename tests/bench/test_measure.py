@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from cgnl.bench.measure import FEWEST, MIB, Times, measure, peak_mib, quantiles
+from cgnl.bench.measure import FEWEST, MIB, Times, measure, peak_mib, peak_mib_on_cpu, quantiles
 
 
 def test_quantiles_of_known_times():
@@ -62,3 +62,22 @@ def test_peak_mib_counts_nothing_that_is_cleared_first():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_peak_mib_of_a_tensor():
     assert peak_mib(lambda: torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")) == 8
+
+
+def test_peak_mib_on_cpu_of_tensors_that_come_and_go(capfd):
+    there = [torch.empty(64 * MIB, dtype=torch.uint8)]
+
+    def step():
+        first = torch.empty(8 * MIB, dtype=torch.uint8)
+        del first
+        second, third = (torch.empty(3 * MIB, dtype=torch.uint8) for _ in range(2))
+        return second, third
+
+    assert peak_mib_on_cpu(step, there.clear) == 8
+    assert capfd.readouterr().err == ""
+
+
+def test_peak_mib_on_cpu_sees_inside_operations_and_backward():
+    x = torch.randn(256, 1024, requires_grad=True)  # 1 MiB
+    assert peak_mib_on_cpu(lambda: x.exp().sum()) == pytest.approx(1, abs=1e-3)
+    assert peak_mib_on_cpu(lambda: x.exp().sum().backward()) == pytest.approx(2, abs=1e-3)  # exp, and its gradient

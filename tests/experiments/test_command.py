@@ -1,6 +1,7 @@
 """``cgnl reproduce`` as a person types it."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,11 @@ def test_reproduce_fills_documents(cgnl, tmp_path):
     status, out, _ = cgnl("reproduce", "--fill", document)
     assert (status, out.strip()) == (0, f"{document}: 1 tables written anew")
     assert "85.14" in document.read_text()
+
+
+def test_reproduce_complexity_writes_anew_what_was_measured(cgnl, tmp_path):
+    measured = Path(__file__).parents[2] / "benchmarks" / "results" / "complexity" / "complexity.csv"
+    shutil.copy(measured, tmp_path)
+    status, _, _ = cgnl("reproduce", "complexity", "--dry", "-o", tmp_path)
+    assert status == 0
+    assert (tmp_path / "complexity.md").read_text() == measured.with_suffix(".md").read_text()

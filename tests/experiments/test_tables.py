@@ -35,7 +35,7 @@ def test_tables_are_the_papers():
 
 def test_tables_use_every_recipe_of_the_paper():
     used = {row.recipe for table in PAPER.values() for row in table.rows}
-    assert used == set(recipes()) - {"parts", "relation", "actions", "gestures"}
+    assert used == set(recipes()) - {"parts", "relation", "actions"}
 
 
 @pytest.mark.parametrize("name", TABLES)

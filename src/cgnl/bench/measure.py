@@ -1,9 +1,11 @@
 """Time and memory of a step."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -99,3 +101,19 @@ def peak_mib(step: Callable[[], Any], clear: Callable[[], None] = lambda: None, 
     peak = memory.max_memory_allocated()
     del output
     return (peak - before) / MIB
+
+
+def peak_mib_on_cpu(step: Callable[[], Any], clear: Callable[[], None] = lambda: None) -> float:
+    """The same on a CPU, whose allocator keeps no count: torch's profiler sees every tensor come and go.
+
+    What a library takes for itself, such as oneDNN for other layouts of a convolution's input, is not seen.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler reports its own start and end on stderr
+    profiler: Any = torch.autograd.profiler.profile(profile_memory=True)
+    clear()
+    with profiler:
+        output = step()
+    del output
+    events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return max(accumulate(changes, initial=0)) / MIB

@@ -46,7 +46,10 @@ class Row:
 
 
 def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} threads" if threads > 1 else "CPU, 1 thread"
 
 
 def blank(subject: Subject, setting: Setting) -> Row:

@@ -87,14 +87,14 @@ class Model:
     """Block that is inserted; null for none."""
     blocks: int = 1
     """How many: 1 or 5, where the paper puts them."""
-    after: tuple[str, ...] = ()
-    """Names of the modules to put blocks behind, such as [layer4.1], instead of where the paper puts them."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the block, such as {groups: 4, norm: group, kernel: {name: rbf, beta: exact}}."""
     weights: str | None = None
     """A file of weights to start from, or the name of torchvision's, such as IMAGENET1K_V1."""
     dropout: float = 0.5
     """Before the classifier."""
+    after: tuple[str, ...] = ()
+    """Names of the modules to put blocks behind, such as [layer4.1], instead of where the paper puts them."""
 
 
 @dataclass(frozen=True)

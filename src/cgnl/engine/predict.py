@@ -17,6 +17,7 @@ from ..data.transforms import network_input
 from ..data.video import is_video_file
 from .checkpoint import Trained, open_trained
 from .datasets import view_in_test
+from .onnx import open_onnx
 
 AT_ONCE = 8
 """Views that go through the network together."""
@@ -45,20 +46,20 @@ def command(
     """Name what is in files, or find the objects in pictures.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run.
+        checkpoint: best.ckpt or last.ckpt of a run, or what cgnl export made of it: model.onnx.
         files: pictures, videos, folders of frames, or folders of these.
         top: how many classes to name.
         json: print JSON; for objects, COCO's result format.
         csv: print CSV.
         draw: objects: a folder for the pictures with boxes, masks and labels.
         threshold: objects: the lowest score. Nothing: 0.5, and everything that was found for JSON.
-        device: cpu, cuda, or auto.
+        device: cpu, cuda, or auto; an ONNX file runs where onnxruntime can.
     """
     if top < 1 or (json and csv):
         raise ValueError("give --json or --csv, not both" if top >= 1 else f"top = {top} must be at least 1")
     if not files:
         raise ValueError("name a file or a folder to look at")
-    trained = open_trained(checkpoint)
+    trained = open_onnx(checkpoint) if Path(checkpoint).suffix == ".onnx" else open_trained(checkpoint)
     paths = find(files, trained.kind)
     if trained.kind == "objects":
         if csv:

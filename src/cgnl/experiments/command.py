@@ -7,6 +7,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from ..engine.checkpoint import whole_file
 from ..extras import need
 from ..spelling import nearest
 from .plan import Reasons, durations, plan
@@ -30,6 +31,7 @@ def reproduce(
     output: str | None = None,
     keep: bool = False,
     dry: bool = False,
+    device: str | None = None,
     fill: str | None = None,
     **settings: Any,
 ) -> None:
@@ -47,16 +49,17 @@ def reproduce(
         jobs: how many runs at once on each GPU, or on the processor.
         output: (-o) folder of the runs and of what is written; reproduce/SCALE unless given.
         keep: keep the checkpoints of runs that have ended; a ResNet-50's are 400 MB.
-        dry: show the plan and the time it takes, and run nothing.
+        dry: show the plan and the time it takes, and run nothing; of complexity, write anew what was measured.
+        device: complexity is measured on: cpu, cuda or cuda:1; a GPU if there is one.
         fill: documents, divided by commas, whose tables are written anew from runs that have ended.
         settings: of all rows, such as data.root=CUB_200_2011 or model.weights=resnet50.pth.
     """
     if seeds < 1 or jobs < 1 or (budget is not None and budget <= 0):
         raise ValueError(f"seeds = {seeds}, jobs = {jobs} and budget = {budget} must be more than 0")
     need("scipy", "reproduce")
-    folder = Path(output or Path("reproduce") / scale)
+    folder = Path(output or Path("reproduce") / (table if table == "complexity" else scale))
     if table == "complexity":
-        _complexity(folder)
+        _complexity(folder, device, dry)
     elif table is not None:
         chosen = _chosen(table, rows)
         runs = _plan(chosen, scale, seeds, folder, settings)
@@ -133,7 +136,8 @@ def _keep(reasons: Reasons, rows: Sequence[Row], folder: Path) -> None:
         before = json.loads(path.read_text()) if path.exists() else {}
         names = {row.name for row in rows}
         now = {name: reason for name, reason in before.items() if name not in names} | reasons
-        path.write_text(json.dumps(now, indent=2, sort_keys=True) + "\n")
+        with whole_file(path) as file:
+            file.write((json.dumps(now, indent=2, sort_keys=True) + "\n").encode())
 
 
 def _list() -> None:
@@ -144,8 +148,9 @@ def _list() -> None:
     print(f"{'complexity':{width}}  Time and memory of GNL and CGNL against N and C, measured")
 
 
-def _complexity(folder: Path) -> None:
-    from .complexity import complexity
+def _complexity(folder: Path, device: str | None, dry: bool) -> None:
+    """Measure, or write anew what was measured."""
+    from .complexity import complexity, from_csv
 
-    paths = complexity(folder)
+    paths = from_csv(folder / "complexity.csv") if dry else complexity(folder, device=device)
     print(f"{', '.join(map(str, paths))} written")

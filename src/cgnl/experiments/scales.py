@@ -30,7 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "optim.lr": 0.08,
         "optim.batch_size": 64,
         "optim.schedule": "cosine",
-        "optim.epochs": 22,
+        "optim.epochs": 18,
         "optim.warmup_epochs": 2,
         "test_every": 6,
     },
@@ -62,9 +62,9 @@ SMALL: dict[str, dict[str, Any]] = {
 EMBEDDED: dict[str, dict[str, Any]] = {
     "images": {
         "data.dataset": "parts",
-        "data.samples": 960,
+        "data.samples": 480,
         "optim.lr": 0.27,
-        "optim.batch_size": 48,
+        "optim.batch_size": 32,
         "optim.epochs": 3,
     },
     "videos": {

@@ -106,7 +106,7 @@ def _cub(label: str, called: str, **settings: Any) -> Row:
 
 def _gestures(label: str, block: str | None, blocks: int = 1) -> Row:
     settings = {"model.block": block} | ({"model.blocks": blocks} if block else {})
-    return Row(label, "gestures", settings, f"gestures_c2d_r50_{block}{blocks}" if block else "gestures_c2d_r50")
+    return Row(label, "base_gestures", settings, f"gestures_c2d_r50_{block}{blocks}" if block else "gestures_c2d_r50")
 
 
 EXACT = {"name": "rbf", "beta": "exact"}

@@ -13,6 +13,7 @@ from ..engine.config import EMBEDDED as DRAWN
 from ..engine.datasets import dataset_name
 from ..engine.words import NAMES
 from ..extras import need
+from .markdown import grid
 from .scales import words
 from .statistics import Estimate
 from .summary import Asked, Line, Pair, Summary, summarize
@@ -74,7 +75,7 @@ def rows_markdown(summary: Summary) -> str:
         paper = [_number(line.row.reported.get(name)) for name in told]
         measured = [_estimate(line.numbers.get(name)) for name in metrics]
         rows.append([line.row.label, *paper, *measured, str(len(line.seeds))])
-    return _grid(head, rows)
+    return grid(head, rows)
 
 
 def pairs_markdown(pairs: Sequence[Pair]) -> str:
@@ -90,7 +91,7 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
         ]
         for pair in pairs
     ]
-    return _grid(["pair", "paper", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
+    return grid(["pair", "paper", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
 
 
 def asked_markdown(asked: Sequence[Asked]) -> str:
@@ -106,7 +107,7 @@ def asked_markdown(asked: Sequence[Asked]) -> str:
         ]
         for entry in asked
     ]
-    return _grid(["", "attention", "top-1", "change", "samples won / lost", "seeds"], rows) if rows else ""
+    return grid(["", "attention", "top-1", "change", "samples won / lost", "seeds"], rows) if rows else ""
 
 
 def sentences(summary: Summary) -> list[str]:
@@ -230,11 +231,6 @@ def fill(document: Path) -> int:
     with whole_file(document) as file:
         file.write(text.encode())
     return count
-
-
-def _grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:

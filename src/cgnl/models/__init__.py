@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -87,6 +88,10 @@ def create_model(
         report = load_weights(model, weights if Path(weights).exists() else _torchvision_weights(name, str(weights)))
         logging.getLogger("cgnl").info("%s from %s: %s", name, weights, report)
         freeze_early(name, model)
+    made_with: Any = {"network": name, "num_classes": num_classes, "dropout": dropout}
+    if block is not None:
+        made_with |= {"block": block, **({"after": after} if after else {"blocks": blocks}), **block_options}
+    model.made_with = made_with  # for models.pretrained, which builds it again
     return model
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import kernels
 from .kernels import Kernel
-from .series import accumulation_dtype, polynomial, power_sums
+from .series import accumulation_dtype, exporting, polynomial, power_sums
 
 
 def non_local(
@@ -42,8 +42,9 @@ def non_local(
 
 def _softmax_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     # On an H200 plain products are twice as fast as the attention kernels up to about 1000 positions; beyond that
-    # they are slower and hold N x N. Products overflow float16, the kernels do not.
-    if query.shape[1] * key.shape[1] <= 2**20 and value.dtype != torch.float16:
+    # they are slower and hold N x N. Products overflow float16, the kernels do not. What is exported must not depend
+    # on the size.
+    if not exporting() and query.shape[1] * key.shape[1] <= 2**20 and value.dtype != torch.float16:
         return attention_by_products(query, key, value, scale)
     return attention_by_kernels(query, key, value, scale)
 

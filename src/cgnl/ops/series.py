@@ -45,6 +45,11 @@ def _transformed() -> bool:
     return torch.compiler.is_compiling() or under_function_transform()
 
 
+def exporting() -> bool:
+    """Whether torch.export follows what is computed, for inputs of every size."""
+    return torch.compiler._is_exporting_flag  # not is_exporting(): the compiler of torch 2.11 takes that to be true
+
+
 def under_function_transform() -> bool:
     """Whether torch.func or forward-mode differentiation follows what is computed."""
     return (

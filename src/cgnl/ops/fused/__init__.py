@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..series import under_function_transform
+from ..series import exporting, under_function_transform
 
 TRITON = importlib.util.find_spec("triton") is not None
 HIGHEST = 8
@@ -111,6 +111,5 @@ def interpreted() -> bool:
 
 def _transformed() -> bool:
     if torch.compiler.is_compiling():
-        # Not is_exporting(): the compiler of torch 2.11 takes that to be always true.
-        return torch.compiler._is_exporting_flag
+        return exporting()
     return under_function_transform() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]

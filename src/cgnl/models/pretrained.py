@@ -1,0 +1,144 @@
+"""Networks as folders and repositories in Hugging Face's convention: config.json beside model.safetensors."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..extras import need
+from ..ops import kernels
+from ..surgery import BLOCKS
+from . import create_model
+from .weights import read_state_dict
+
+hub = need("huggingface_hub", "hub")
+errors = need("huggingface_hub.errors", "hub")
+safetensors = need("safetensors.torch", "vision")
+
+WEIGHTS = "model.safetensors"
+
+
+ABOUT: Any = {
+    "library_name": "cgnl",
+    "paper_url": "https://arxiv.org/abs/1810.13125",
+    "tags": ["cgnl", "non-local-networks"],
+}
+"""What a repository's README says of every network."""
+
+
+class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
+    """A network of ``create_model`` with ``save_pretrained``, ``from_pretrained`` and ``push_to_hub``.
+
+    Weights are read from safetensors alone, and have the names that they have in the network itself, which is
+    ``network.network``: ``create_model(weights=...)`` takes the file too.
+
+    Args:
+        network: a name for ``create_model``, or a network that it made.
+        classes: what the outputs mean.
+        preprocessing: how pixels are made ready; kept as it is.
+        options: further arguments of ``create_model``.
+    """
+
+    def __init__(
+        self,
+        network: str | nn.Module,
+        *,
+        classes: Sequence[str] | None = None,
+        preprocessing: dict[str, Any] | None = None,
+        **options: Any,
+    ):
+        super().__init__()
+        if isinstance(network, str):
+            network = _create(network, {name: _decoded(value) for name, value in options.items()})
+        elif options:
+            raise ValueError(f"the network is made already, but options are given: {', '.join(options)}")
+        self.network, self.classes, self.preprocessing = network, classes and tuple(classes), preprocessing
+        self._hub_mixin_config = config_of(network) | {
+            name: value
+            for name, value in (("classes", classes and list(classes)), ("preprocessing", preprocessing))
+            if value is not None
+        }
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.network(*arguments)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        weights = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
+        temporary = save_directory / f".{WEIGHTS}.part"
+        try:
+            temporary.write_bytes(safetensors.save(weights, {"format": "pt"}))
+            temporary.replace(save_directory / WEIGHTS)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def _from_pretrained(
+        cls,
+        *,
+        model_id: str,
+        revision: str | None,
+        cache_dir: str | Path | None,
+        force_download: bool,
+        local_files_only: bool,
+        token: str | bool | None,
+        map_location: str = "cpu",
+        **arguments: Any,
+    ):
+        if "network" not in arguments:
+            raise ValueError(f"{model_id} has no config.json that names a network of cgnl")
+        if os.path.isdir(model_id):
+            file = Path(model_id, WEIGHTS)
+        else:
+            where = {"revision": revision, "cache_dir": cache_dir, "token": token}
+            how = {"force_download": force_download, "local_files_only": local_files_only}
+            try:
+                file = Path(hub.hf_hub_download(model_id, WEIGHTS, **where, **how))
+            except errors.LocalEntryNotFoundError:  # there is no connection, which says nothing about the file
+                raise
+            except errors.EntryNotFoundError:
+                file = Path(model_id, WEIGHTS)
+        if not file.is_file():
+            raise ValueError(f"{model_id} has no {WEIGHTS}, and weights of other formats are not read")
+        model, state = cls(**arguments), read_state_dict(file)
+        try:
+            model.network.load_state_dict(state)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise ValueError(f"the weights of {model_id} are of another network: {reason}") from None
+        return model.to(map_location).eval()
+
+
+def config_of(network: nn.Module) -> dict[str, Any]:
+    """What ``Network`` needs to build a network of ``create_model`` again, as JSON has it."""
+    made_with = getattr(network, "made_with", None)
+    if made_with is None:
+        raise ValueError(f"this {type(network).__name__} was not made by cgnl.create_model")
+    block = made_with.get("block")
+    if block is not None and not isinstance(block, str):
+        named = next((n for n, cls in BLOCKS.items() if block is cls), None)
+        if named is None:
+            raise ValueError(f"the block {block!r} has no name: a file can only name {', '.join(BLOCKS)}")
+        made_with = made_with | {"block": named}
+    return {name: _encoded(value) for name, value in made_with.items()}
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, kernels.Kernel):
+        return {"kernel": type(value).__name__, "arguments": list(dataclasses.astuple(value))}
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if not isinstance(value, dict) or value.get("kernel") not in kernels.__all__:
+        return value
+    return getattr(kernels, value["kernel"])(*value["arguments"])
+
+
+def _create(name: str, options: dict[str, Any]) -> nn.Module:
+    try:
+        return create_model(name, **options)
+    except TypeError as error:  # an argument that there is not
+        raise ValueError(f"{name} cannot be built: {error}") from None

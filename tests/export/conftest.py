@@ -1,0 +1,66 @@
+"""Small networks with blocks in them, whose input may be of any size."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cgnl.engine.checkpoint import build_network, write
+from cgnl.engine.config import load, nested, plain
+from cgnl.models import NETWORKS
+from tests.engine.conftest import PICTURES, VIDEOS, cgnl  # noqa: F401
+
+CLASSES = ["finch", "gull", "owl"]
+
+
+class Small(nn.Module):
+    """[B, 3, H, W] or [B, 3, T, H, W] -> [B, K]."""
+
+    def __init__(self, num_classes: int, ndim: int):
+        super().__init__()
+        self.conv1 = (nn.Conv2d if ndim == 2 else nn.Conv3d)(3, 8, 4, stride=4)
+        self.norm1 = (nn.BatchNorm2d if ndim == 2 else nn.BatchNorm3d)(8)
+        self.fc = nn.Linear(8, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.norm1(self.conv1(x)).relu().flatten(2).mean(2))
+
+
+@pytest.fixture(autouse=True)
+def _networks(monkeypatch):
+    monkeypatch.setitem(NETWORKS, "small", lambda num_classes, dropout: Small(num_classes, 2))  # noqa: ARG005
+    monkeypatch.setitem(NETWORKS, "small_video", lambda num_classes, dropout: Small(num_classes, 3))  # noqa: ARG005
+
+
+def stir(model: nn.Module) -> nn.Module:
+    """Weights and statistics of a network that has learned something, in eval mode."""
+    draws = torch.Generator().manual_seed(3)
+    for name, value in model.state_dict().items():
+        if name.endswith("running_var"):
+            value.uniform_(0.5, 1.5, generator=draws)
+        elif value.is_floating_point():
+            value.copy_(torch.randn(value.shape, generator=draws) * 0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Write a checkpoint of a small network with a block behind its stem, and return its path."""
+
+    def make(name: str = "small", block: str | None = "cgnl", **options) -> Path:
+        video = name == "small_video"
+        settings = {n.replace("__", "."): v for n, v in (VIDEOS if video else PICTURES).items()}
+        settings |= {"data.dataset": "folder", "data.root": "gone", "model.name": name, "model.block": block}
+        if block:
+            settings["model.options"] = {"after": ["conv1"], **({} if block == "nl" else {"groups": 2}), **options}
+        config = load(None, nested(settings))
+        network = stir(build_network(config.model, len(CLASSES), load=False))
+        weights = {f"network.{n}": v for n, v in network.state_dict().items()}
+        kind = "videos" if video else "images"
+        about = {"config": plain(config), "classes": CLASSES, "kind": kind, "results": {}, "problems": []}
+        path = tmp_path / "best.ckpt"
+        write({"state_dict": weights, "cgnl": about}, path)
+        return path
+
+    return make

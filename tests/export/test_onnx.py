@@ -1,0 +1,144 @@
+"""What was exported computes what the module does, on inputs of other shapes than it was traced with."""
+
+import io
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cgnl
+from cgnl.export import BAR, part_that_exports, to_onnx, to_program
+from cgnl.export.agreement import outputs_of
+from cgnl.export.onnx import convert, session
+from cgnl.export.program import trace
+from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Taylor
+from tests.export.conftest import Small, stir
+
+KERNELS = {
+    "dot": {"kernel": Dot()},
+    "embedded_gaussian": {"kernel": "embedded_gaussian"},
+    "embedded_gaussian-normalized": {"kernel": EmbeddedGaussian(order=2), "normalize": True},
+    "rbf-paper": {"kernel": GaussianRBF()},
+    "rbf-norm": {"kernel": GaussianRBF(beta="norm", gamma=1e-3)},
+    "rbf-exact": {"kernel": GaussianRBF(beta="exact", gamma=0.1)},
+    "rbf-exact-normalized": {"kernel": GaussianRBF(beta="exact", gamma=0.1), "normalize": True},
+    "taylor": {"kernel": Taylor([0.5, 1, 0.2])},
+    "taylor-without-constant": {"kernel": Taylor([0, 1, 0.2])},
+}
+BLOCKS = {
+    **{f"cgnl-{name}": lambda o=o: cgnl.CGNL(8, groups=2, **o) for name, o in KERNELS.items()},
+    **{f"cgnl-{s}": lambda s=s: cgnl.CGNL(8, groups=2, kernel="rbf", scale=s) for s in ("sqrt", "resolution")},
+    **{f"cgnl-norm-{n}": lambda n=n: cgnl.CGNL(8, groups=2, norm=n) for n in ("group", None)},
+    "cgnl-clip": lambda: cgnl.CGNL(8, groups=2, ndim=3, kernel="rbf", scale="sqrt"),
+    "nl": lambda: cgnl.NonLocal(8),
+    "nl-dot": lambda: cgnl.NonLocal(8, kernel="dot", norm="group"),
+    "nl-subsampled": lambda: cgnl.NonLocal(8, subsample=True, norm=None),
+    "nl-clip": lambda: cgnl.NonLocal(8, ndim=3, scale=False),
+    "residual": lambda: cgnl.SimpleResidual(8, groups=2),
+    "residual-clip": lambda: cgnl.SimpleResidual(8, groups=2, ndim=3, norm="group"),
+}
+SHAPES = [(1, 5, 7), (3, 8, 9), (2, 13, 4), (1, 2, 2), (5, 40, 31)]
+"""Batch, height and width; the last has more positions than a non-local block multiplies at once."""
+
+
+def largest_difference(actual: Tensor, expected: Tensor) -> float:
+    assert actual.shape == expected.shape
+    return float((actual - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_block_exports_for_every_shape(block):
+    module = stir(BLOCKS[block]())
+    clips = [] if module.ndim == 2 else [3]
+    program = trace(module, torch.randn(2, 8, *clips, 6, 7))
+    assert not [node for node in program.graph.nodes if "cgnl" in str(node.target)]  # plain tensor code
+    run = session(convert(program, {0: "batch"}))
+    for frames, (batch, *size) in enumerate(SHAPES, start=1):
+        x = torch.randn(batch, 8, *(frames for _ in clips), *size)
+        with torch.no_grad():
+            expected = module(x)
+            assert largest_difference(program.module()(x), expected) < BAR
+        assert largest_difference(run(x)[0], expected) < BAR
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "shape"),
+    [
+        ("resnet50", {"block": "cgnlx"}, (2, 3, 50, 71)),
+        ("c2d_resnet18", {"block": "nl"}, (2, 3, 10, 50, 71)),
+        ("i3d_resnet50", {"block": "cgnl", "scale": "resolution"}, (1, 3, 11, 40, 56)),
+        ("maskrcnn_resnet50_fpn", {"block": "cgnl"}, (1, 3, 96, 71)),
+    ],
+    ids=str,
+)
+def test_network_exports(network, options, shape):
+    model: Any = cgnl.create_model(network, num_classes=4, zero_init=False, **options).eval()
+    content, agreement = to_onnx(model, {"note": "hello"})
+    assert agreement.largest < BAR
+    assert len(agreement.shapes) == 5
+    onnx.checker.check_model(onnx.load_from_string(content))
+    started = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    assert started.get_modelmeta().custom_metadata_map["note"] == "hello"
+    (given,) = started.get_inputs()
+    axes = ["batch", 3, "height", "width"] if len(shape) == 4 else ["batch", 3, "frames", "height", "width"]
+    assert (given.name, given.shape) == ("pixels", axes)
+    x = torch.randn(shape)
+    with torch.no_grad():
+        expected = model.backbone(x).values() if "maskrcnn" in network else [model(x)]
+    found = started.run(None, {"pixels": x.numpy()})
+    for actual, y in zip(found, expected, strict=True):
+        assert largest_difference(torch.from_numpy(actual), y) < BAR
+
+
+@pytest.mark.parametrize(("network", "size"), [("maskrcnn_resnet50_fpn", (57, 44)), ("c2d_resnet18", (9, 40, 33))])
+def test_program_of_a_network_can_be_loaded(network, size):
+    model = cgnl.create_model(network, num_classes=4, block="cgnl", groups=4, zero_init=False)
+    content, agreement = to_program(model, {"cgnl.json": "{}"}, size)
+    assert model.training  # as it was
+    assert agreement.shapes[-1] == (1, 3, *size)
+    assert agreement.largest < BAR
+    beside = {"cgnl.json": ""}
+    loaded = torch.export.load(io.BytesIO(content), extra_files=beside).module()
+    assert beside == {"cgnl.json": "{}"}
+    x = torch.randn(4, 3, *size)
+    expected = outputs_of(part_that_exports(model.eval()), x)
+    for actual, y in zip(outputs_of(loaded, x), expected, strict=True):
+        assert largest_difference(actual, y) < BAR
+
+
+class BySize(Small):
+    """A network that does something else for larger pictures."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2 if self.conv1(x).shape[2] * x.shape[3] > 2000 else 1)
+
+
+class ByValue(Small):
+    """A network whose path depends on its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2 if x.sum() > 0 else 1)
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_program])
+def test_export_refuses_what_does_not_agree(export):
+    with pytest.raises(ValueError, match=r"the export differs from the network by .* for an input of 1 x 3 x 64 x 64"):
+        export(stir(BySize(4, 2)))
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_program])
+def test_export_refuses_what_cannot_be_followed(export):
+    with pytest.raises(ValueError, match=r"torch\.export cannot follow the network: ") as caught:
+        export(stir(ByValue(4, 2)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_program])
+def test_export_refuses_what_is_not_finite(export):
+    model: Any = stir(Small(4, 2))
+    nn.init.constant_(model.fc.bias, float("nan"))
+    with pytest.raises(ValueError, match="the network's own output is not finite for an input of 1 x 3 x 64 x 64"):
+        export(model)
