@@ -234,7 +234,9 @@ def test_open_trained_names_a_checkpoint_whose_description_is_wrong(saved, conte
         ({"kind": "videos"}, "tiny cannot take 3 x 64 x 64: "),
         ({"kind": "sounds"}, "its classes are not named"),
         ({"classes": [1, 2, 3]}, "its classes are not named"),
-        ({"classes": 3}, "what was written about it is damaged"),
+        ({"classes": 3}, "its classes are not named"),
+        ({"classes": "abc"}, "its classes are not named"),
+        ({"ids": 3}, "what was written about it is damaged"),
         ({"ids": ["a"]}, "its classes are not named"),
         (
             {"config": {"model": {"name": "tiny", "block": None}, "data": {"size": 10**9}}},
@@ -242,7 +244,7 @@ def test_open_trained_names_a_checkpoint_whose_description_is_wrong(saved, conte
         ),
         ({"config": {"model": {"name": "tiny", "block": "cgnl", "options": {"inner_channels": []}}}}, "placement"),
     ],
-    ids=["videos", "kind", "classes", "number", "ids", "size", "options"],
+    ids=["videos", "kind", "classes", "number", "word", "damaged", "ids", "size", "options"],
 )
 def test_open_trained_refuses_a_description_of_something_else(saved, change, message):
     path = saved()

@@ -1,5 +1,6 @@
 """Checkpoints: written whole or not at all, and readable without the run they come from."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from .. import kernels
 from ..data.index import Kind
 from ..data.loading import View
 from ..models import create_model, freeze_early, is_detector
-from ..models.weights import is_state_dict
+from ..models.weights import check_size, is_state_dict
 from .config import Config, Model, build
 from .datasets import view_in_test
 
@@ -85,29 +86,32 @@ def open_trained(path: Path | str) -> Trained:
     What the checkpoint says of it is tried on the meta device first, where it costs nothing to be wrong.
     """
     checkpoint = read(path)
-    weights = weights_of(checkpoint, path)
+    weights, about = weights_of(checkpoint, path), described(checkpoint["cgnl"], path)
     try:
-        about = checkpoint["cgnl"]
-        config, classes, kind = build(about["config"]), tuple(about["classes"]), about["kind"]
-        ids = tuple(about.get("ids", ()))
-        if kind not in get_args(Kind) or not {str} >= set(map(type, classes)) or not {int} >= set(map(type, ids)):
-            raise ValueError("its classes are not named")
         with torch.device("meta"):
-            outline = build_network(config.model, len(classes), load=False)
-        check_input(outline, config.model.name, view_in_test(config.data, kind), kind)
+            outline = build_network(about.config.model, len(about.classes), load=False)
+        check_input(outline, about.config.model.name, view_in_test(about.config.data, about.kind), about.kind)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not describe a network: {error}") from None
+    check_size(outline, weights, path)
+    network = build_network(about.config.model, len(about.classes), load=False)
+    load_network(network, checkpoint, path)
+    return dataclasses.replace(about, network=network.eval())
+
+
+def described(about: Any, path: Path | str, settings: str = "config") -> Trained:
+    """What a file says of its network, as far as it is one that there can be; the network itself is still missing."""
+    try:
+        config, kind, classes, ids = build(about[settings]), about["kind"], about["classes"], about.get("ids", ())
+        named = isinstance(classes, list | tuple) and {str} >= set(map(type, classes)) and {int} >= set(map(type, ids))
+        if kind not in get_args(Kind) or not named:
+            raise ValueError("its classes are not named")
+        view_in_test(config.data, kind)
+        return Trained(nn.Identity(), tuple(classes), kind, config, bool(about.get("chosen")), tuple(ids))
     except (AttributeError, KeyError, TypeError):
         raise ValueError(f"{path} does not describe a network: what was written about it is damaged") from None
     except ValueError as error:
         raise ValueError(f"{path} does not describe a network: {error}") from None
-    if _size(outline.state_dict()) > 2 * _size(weights):  # frozen norms may be stored without all they keep
-        raise ValueError(f"{path} is of another network: its weights are of a smaller one")
-    network = build_network(config.model, len(classes), load=False)
-    load_network(network, checkpoint, path)
-    return Trained(network.eval(), classes, kind, config, bool(about.get("chosen")), ids)
-
-
-def _size(state: Mapping[str, torch.Tensor]) -> int:
-    return sum(value.numel() for value in state.values())
 
 
 def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind) -> None:

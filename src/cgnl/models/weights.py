@@ -136,6 +136,13 @@ def is_state_dict(content: object) -> bool:
     return isinstance(content, Mapping) and all(isinstance(n, str) and is_whole(v) for n, v in content.items())
 
 
+def check_size(outline: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Refuse a network, built on the meta device, that is much larger than the weights there are for it."""
+    needed, there = (sum(value.numel() for value in one.values()) for one in (outline.state_dict(), state))
+    if needed > 2 * there:  # frozen norms may be stored without all they keep
+        raise ValueError(f"{path} is of another network: its weights are of a smaller one")
+
+
 def _inflate_to(value: Tensor, like: Tensor | None) -> Tensor:
     if like is None or (value.ndim, like.ndim) != (4, 5):
         return value
