@@ -4,7 +4,8 @@ python -m benchmarks.fuzz --inputs 10000 --seed 0
 
 Input number n of a seed is always the same one: ``--only n`` tries it alone, and shows what comes of it. One process
 imports everything and forks children that take some inputs each, so that a decoder that crashes ends a child alone.
-Training, benchmarks and the web page's server stop before the part that takes long.
+Trainings that are not tiny, torch.compile, benchmarks and the web page's server stop before the part that takes long
+(accepted).
 """
 
 import argparse
@@ -28,13 +29,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO, NamedTuple
 
+import onnx
 import torch
 import yaml
 
 from cgnl.cli import COMMANDS, main, setting_names
+from cgnl.models.pretrained import Network
+from cgnl.spelling import printable
 from tests.engine.conftest import register
 
-from .fuzz_mutations import as_json, mutated_arguments, mutated_bytes, mutated_text, mutated_tree
+from .fuzz_mutations import as_json, mutated_arguments, mutated_bytes, mutated_graph, mutated_text, mutated_tree
 from .fuzz_seeds import Files, Seeds, make_seeds
 
 HANG, MEMORY = 10, 2048
@@ -43,6 +47,10 @@ LONGEST = 2000
 """Letters of a sentence that somebody may be expected to read."""
 AT_ONCE = 50
 """Inputs of one child."""
+DECODERS = "decoders"
+"""File for what libraries in C write to stderr by themselves."""
+FROM_PRETRAINED = "from_pretrained"
+"""In the place of a command: what Python alone does."""
 FAULTS = ("trace", "crash", "hang", "memory", "words")
 RESULTS = Path(__file__).parent / "results" / "fuzz.txt"
 
@@ -247,6 +255,7 @@ def argument_input(seeds: Seeds, draw: Random) -> Input:
         "explain": [f"{here}/tiny.ckpt", f"{here}/a.png", "--at", "5,5", "-o", "a.png", "group=1"],
         "diagnose": [f"{here}/tiny.ckpt", f"{here}/pictures", "accelerator=cpu"],
         "report": [f"{here}/nowhere", f"{here}/tiny.ckpt", "-o", "x.html"],
+        "export": [f"{here}/tiny.ckpt", "out.safetensors"],
         "app": [f"{here}/tiny.ckpt", "--port", "9999", "--host=127.0.0.1"],
         "data": ["check", f"{here}/pictures", "--dataset", "folder", "min_frames=3", "count=3"],
         "models": ["resnet18", "block=cgnl", "--size", "64", "--json"],
@@ -261,6 +270,37 @@ def argument_input(seeds: Seeds, draw: Random) -> Input:
     return Input({}, [command, *arguments])
 
 
+def export_input(seeds: Seeds, draw: Random) -> Input:
+    """An ONNX file, a folder of Hugging Face, or a checkpoint that is to become one of these."""
+    name, sample = draw.choice((("small", "a.png"), ("small_video", "a.mp4")))
+    files, how = dict(seeds.exports[name]), draw.random()
+    if how < 0.6:
+        files["model.onnx"] = mutated_onnx(files["model.onnx"], draw)
+        return Input({"model.onnx": files["model.onnx"]}, ["predict", "model.onnx", f"{seeds.home}/{sample}"])
+    if how < 0.9:
+        path = draw.choice(("folder/config.json", "folder/model.safetensors"))
+        if path == "folder/config.json" and draw.random() < 0.7:
+            files[path] = as_json(mutated_tree(json.loads(files[path]), draw), draw)
+        else:
+            files[path] = mutated_bytes(files[path], draw)
+        return Input(files, [FROM_PRETRAINED, "folder"])
+    checkpoint = torch.load(io.BytesIO(files["best.ckpt"]), weights_only=True)
+    content = saved(checkpoint | {"cgnl": mutated_tree(checkpoint["cgnl"], draw)})
+    return Input({"best.ckpt": content}, ["export", "best.ckpt", draw.choice(("out.safetensors", "out/"))])
+
+
+def mutated_onnx(content: bytes, draw: Random) -> bytes:
+    if draw.random() < 0.4:
+        return mutated_bytes(content, draw)
+    model = onnx.load_model_from_string(content)
+    if draw.random() < 0.4:
+        card = model.metadata_props[0]
+        card.value = as_json(mutated_tree(json.loads(card.value), draw), draw).decode(errors="replace")
+    else:
+        mutated_graph(model, draw)
+    return model.SerializeToString()
+
+
 def training_input(seeds: Seeds, draw: Random) -> Input:
     """A real training, on pictures some of which are broken."""
     files = {f"data/{label}/{n}.png": seeds.pictures["a.png"] for label in "ab" for n in range(4)}
@@ -273,8 +313,8 @@ def training_input(seeds: Seeds, draw: Random) -> Input:
 
 
 KINDS: dict[str, tuple[Callable[[Seeds, Random], Input], int]] = {
-    "pictures": (picture_input, 34),
-    "clips": (clip_input, 16),
+    "pictures": (picture_input, 30),
+    "clips": (clip_input, 14),
     "objects": (objects_input, 9),
     "lists": (list_input, 9),
     "recipes": (recipe_input, 10),
@@ -282,6 +322,7 @@ KINDS: dict[str, tuple[Callable[[Seeds, Random], Input], int]] = {
     "weights": (weights_input, 3),
     "runs": (run_input, 3),
     "arguments": (argument_input, 7),
+    "exports": (export_input, 6),
     "trainings": (training_input, 1),
 }
 """Name -> what makes an input, and how many of a hundred there are."""
@@ -290,7 +331,8 @@ KINDS: dict[str, tuple[Callable[[Seeds, Random], Input], int]] = {
 def make_input(seeds: Seeds, seed: int, number: int) -> tuple[str, Input]:
     """Input ``number`` of a seed, and its kind."""
     draw = Random(f"{seed} {number}")
-    kind = draw.choices(list(KINDS), [share for _, share in KINDS.values()])[0]
+    there = [kind for kind in KINDS if kind != "exports" or seeds.exports]
+    kind = draw.choices(there, [KINDS[kind][1] for kind in there])[0]
     return kind, KINDS[kind][0](seeds, draw)
 
 
@@ -306,10 +348,11 @@ def without_long_work() -> None:
     from cgnl.models import NETWORKS, table
 
     def stop(*_: Any, **__: Any) -> Any:
-        raise ValueError("it would begin now")
+        raise SystemExit(0)  # what was given is accepted
 
     def begun(config: Any, *_: Any) -> None:
-        small = str(config.model.name).startswith("tiny") and config.optim.epochs == config.world == 1
+        tiny = str(config.model.name).startswith("tiny") and not config.compile
+        small = tiny and config.optim.epochs == config.world == 1
         if not (small and (config.data.workers or 0) < 2 and config.data.samples < 100):
             stop()
 
@@ -336,7 +379,11 @@ def attempt(number: int, kind: str, given: Input) -> Outcome:
     trace, start = "", time.perf_counter()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = main(given.arguments)
+            status = (
+                from_pretrained(*given.arguments[1:])
+                if given.arguments[0] == FROM_PRETRAINED
+                else main(given.arguments)
+            )
         except SystemExit as stop:
             status = stop.code if isinstance(stop.code, int) else 1
         except BaseException:
@@ -356,6 +403,15 @@ def attempt(number: int, kind: str, given: Input) -> Outcome:
     elif not well_said(said, status):
         verdict = "words"
     return Outcome(number, kind, verdict, seconds, mebibytes, said)
+
+
+def from_pretrained(folder: str) -> int:
+    try:
+        Network.from_pretrained(folder)
+    except (ValueError, OSError) as error:
+        print(f"cgnl: {printable(error)}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def well_said(said: str, status: int) -> bool:
@@ -384,7 +440,7 @@ def start(numbers: Sequence[int], seeds: Seeds, seed: int, traces: Path) -> Chil
     status = 1
     try:
         os.close(read)
-        os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # decoders in C speak there
+        os.dup2(os.open(traces / DECODERS, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         most = used + 3 * MEMORY * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))  # others work on this machine too
@@ -410,36 +466,35 @@ def work(numbers: Iterable[int], seeds: Seeds, seed: int, traces: Path, pipe: An
             print(json.dumps(outcome), file=pipe, flush=True)
 
 
-def outcomes(numbers: Iterable[int], seeds: Seeds, seed: int, jobs: int = 1) -> Iterable[Outcome]:
+def outcomes(numbers: Iterable[int], seeds: Seeds, seed: int, traces: Path, jobs: int = 1) -> Iterable[Outcome]:
     """What comes of these inputs. An input that ends its child is a crash or a hang, and the rest gets another."""
     waiting = list(numbers)
     batches = deque(waiting[at : at + AT_ONCE] for at in range(0, len(waiting), AT_ONCE))
     chosen = selectors.DefaultSelector()
     running = 0
-    with tempfile.TemporaryDirectory() as traces:
-        while batches or running:
-            while batches and running < jobs:
-                child = start(batches.popleft(), seeds, seed, Path(traces))
-                chosen.register(child.pipe, selectors.EVENT_READ, child)
-                running += 1
-            for key, _ in chosen.select():
-                child = key.data
-                if line := child.pipe.readline():
-                    child.numbers.popleft()
-                    yield Outcome(*json.loads(line))
-                    continue
-                chosen.unregister(child.pipe)
-                child.pipe.close()
-                running -= 1
-                status = os.waitpid(child.pid, 0)[1]
+    while batches or running:
+        while batches and running < jobs:
+            child = start(batches.popleft(), seeds, seed, traces)
+            chosen.register(child.pipe, selectors.EVENT_READ, child)
+            running += 1
+        for key, _ in chosen.select():
+            child = key.data
+            if line := child.pipe.readline():
+                child.numbers.popleft()
+                yield Outcome(*json.loads(line))
+                continue
+            chosen.unregister(child.pipe)
+            child.pipe.close()
+            running -= 1
+            status = os.waitpid(child.pid, 0)[1]
+            if child.numbers:
+                number = child.numbers.popleft()
+                trace = (traces / str(child.pid)).read_text()
+                verdict = "crash" if os.WIFSIGNALED(status) else "hang" if "Timeout" in trace else "trace"
+                kind = make_input(seeds, seed, number)[0]
+                yield Outcome(number, kind, verdict, HANG if verdict == "hang" else 0, 0, trace)
                 if child.numbers:
-                    number = child.numbers.popleft()
-                    trace = (Path(traces) / str(child.pid)).read_text()
-                    verdict = "crash" if os.WIFSIGNALED(status) else "hang" if "Timeout" in trace else "trace"
-                    kind = make_input(seeds, seed, number)[0]
-                    yield Outcome(number, kind, verdict, HANG if verdict == "hang" else 0, 0, trace)
-                    if child.numbers:
-                        batches.append(list(child.numbers))
+                    batches.append(list(child.numbers))
 
 
 def keep(outcome: Outcome, given: Input, folder: Path) -> None:
@@ -453,7 +508,7 @@ def keep(outcome: Outcome, given: Input, folder: Path) -> None:
     (place / "said.txt").write_text(outcome.said, errors="backslashreplace")
 
 
-def figures(found: Sequence[Outcome], seed: int, minutes: float) -> str:
+def figures(found: Sequence[Outcome], seed: int, minutes: float, of_decoders: int) -> str:
     """The table."""
     head = f"{'kind':12} {'inputs':>7} {'accepted':>9} {'refused':>8}  " + " ".join(f"{f:>7}" for f in FAULTS)
     lines = [f"{head} {'longest s':>10} {'peak MiB':>9}"]
@@ -466,18 +521,19 @@ def figures(found: Sequence[Outcome], seed: int, minutes: float) -> str:
         line += " ".join(f"{count[fault]:7}" for fault in FAULTS)
         lines.append(f"{line} {max(o.seconds for o in mine):10.2f} {max(o.mebibytes for o in mine):9,.0f}")
     words = f"seed {seed}, {minutes:.1f} minutes, torch {torch.__version__}, Python {sys.version.split()[0]}"
-    notes = "trace: stack traces. words: refused in other words than one sentence. peak: with 'everything imported'."
-    return "\n".join([*lines, "", words, notes.replace("'", "")]) + "\n"
+    notes = "trace: stack traces. words: refused in other words than one sentence. peak: with everything imported."
+    more = f"Decoders in C wrote {of_decoders} lines of their own beside these sentences."
+    return "\n".join([*lines, "", words, notes, more]) + "\n"
 
 
 @contextlib.contextmanager
-def prepared() -> Any:
+def prepared(exports: bool) -> Any:
     """Good inputs, and a process that is ready to fork."""
     torch.set_num_threads(1)
     logging.getLogger("cgnl").propagate = False
     register()
     with tempfile.TemporaryDirectory(prefix="cgnl-fuzz-") as home:
-        seeds = make_seeds(Path(home))
+        seeds = make_seeds(Path(home), exports)
         without_long_work()
         yield seeds
 
@@ -487,11 +543,12 @@ def run() -> int:
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--without-exports", action="store_true", help="spare the ten seconds that an export takes")
     parser.add_argument("--only", type=int, help="the number of one input, to be tried in this process")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="folder for inputs that fail")
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
-    with prepared() as seeds:
+    with prepared(not args.without_exports) as seeds, tempfile.TemporaryDirectory() as traces:
         if args.only is not None:
             kind, given = make_input(seeds, args.seed, args.only)
             os.chdir(tempfile.mkdtemp())
@@ -499,13 +556,14 @@ def run() -> int:
             print(attempt(args.only, kind, given))
             return 0
         begin, found = time.perf_counter(), []
-        for outcome in outcomes(range(args.inputs), seeds, args.seed, args.jobs):
+        for outcome in outcomes(range(args.inputs), seeds, args.seed, Path(traces), args.jobs):
             found.append(outcome)
             if outcome.verdict in FAULTS:
                 keep(outcome, make_input(seeds, args.seed, outcome.number)[1], args.keep)
                 last = (outcome.said.strip() or "?").splitlines()[-1][:200]
                 print(f"{outcome.verdict} of {outcome.kind}, --only {outcome.number}: {last}", flush=True)
-        text = figures(found, args.seed, (time.perf_counter() - begin) / 60)
+        minutes = (time.perf_counter() - begin) / 60
+        text = figures(found, args.seed, minutes, len((Path(traces) / DECODERS).read_bytes().splitlines()))
         print(text)
         if args.inputs >= 1000:
             args.output.write_text(text)

@@ -138,6 +138,39 @@ def as_json(tree: Any, draw: Random) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
+def mutated_graph(model: Any, draw: Random) -> None:
+    """Change an ONNX model where it stands: its operators, their wiring, its numbers, or what it asks of the reader."""
+    graph = model.graph
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        if not graph.node or not graph.initializer:
+            return
+        node, tensor, change = draw.choice(graph.node), draw.choice(graph.initializer), draw.randrange(10)
+        if change == 0:
+            node.op_type = draw.choice(("Loop", "Tile", "Expand", "ConstantOfShape", "Resize", "Identity", "x"))
+        elif change == 1:
+            graph.node.remove(node)
+        elif change == 2 and node.input:
+            node.input[draw.randrange(len(node.input))] = draw.choice((tensor.name, draw.choice(graph.node).output[0]))
+        elif change == 3 and node.attribute:
+            attribute = draw.choice(node.attribute)
+            attribute.i = draw.choice(LARGE)
+            attribute.ints[:] = [draw.choice(LARGE) for _ in attribute.ints]
+        elif change == 4:
+            tensor.dims[:] = [draw.choice(LARGE) for _ in range(draw.randrange(5))]
+        elif change == 5 and tensor.raw_data:
+            tensor.raw_data = mutated_bytes(tensor.raw_data, draw)
+        elif change == 6:
+            tensor.data_type = draw.randrange(24)
+        elif change == 7:
+            tensor.data_location = 1
+            tensor.external_data.add(key="location", value=draw.choice(NAMES[:4]))
+        elif change == 8:
+            graph.node.add().CopyFrom(node)
+        else:
+            shape = draw.choice((*graph.input, *graph.output)).type.tensor_type.shape
+            draw.choice(shape.dim).dim_value = draw.choice(LARGE)
+
+
 def mutated_text(text: bytes, draw: Random) -> bytes:
     """Lines of words with changes to lines, to words and to bytes."""
     lines = text.split(b"\n")

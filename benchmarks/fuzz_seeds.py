@@ -3,7 +3,10 @@
 import io
 import json
 import struct
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,10 @@ from cgnl.engine.checkpoint import build_network, write
 from cgnl.engine.config import load, plain, recipes
 from cgnl.engine.report.command import command as report
 from cgnl.engine.train import train
+from cgnl.export.command import export
+from cgnl.models import NETWORKS
 from tests.engine.conftest import PICTURES, SETTINGS, VIDEOS
+from tests.export.conftest import SMALL
 
 from .fuzz_bombs import bombs
 
@@ -38,10 +44,13 @@ class Seeds:
     checkpoints: dict[str, dict[str, Any]]
     weights: dict[str, torch.Tensor]
     run: Files
+    exports: dict[str, Files]
+    """Network -> what cgnl export makes of it."""
 
 
-def make_seeds(home: Path) -> Seeds:
-    """Draw, encode and train everything."""
+def make_seeds(home: Path, exports: bool = True) -> Seeds:
+    """Draw, encode and train everything; ``exports`` take the longest to make."""
+    NETWORKS.update(SMALL)
     pictures, clips = make_pictures() | bombs(), make_clips(home)
     (home / "a.png").write_bytes(pictures["a.png"])
     (home / "a.mp4").write_bytes(clips["a.mp4"])
@@ -55,7 +64,11 @@ def make_seeds(home: Path) -> Seeds:
         for number in range(4):
             (home / "pictures" / label / f"{number}.png").write_bytes(pictures["a.png"])
     texts = {name: (Path(str(recipe_folder())) / f"{name}.yaml").read_bytes() for name in recipes()}
-    return Seeds(home, pictures, clips, make_datasets(pictures, clips), texts, checkpoints, weights, make_run(home))
+    with ProcessPoolExecutor(1, get_context("fork")) as process:  # autograd's threads would not survive a fork
+        made = process.map(make_exports, SMALL, [home] * len(SMALL)) if exports else ()
+        exported = dict(zip(SMALL, made, strict=exports))
+    datasets = make_datasets(pictures, clips)
+    return Seeds(home, pictures, clips, datasets, texts, checkpoints, weights, make_run(home), exported)
 
 
 def recipe_folder() -> Any:
@@ -187,15 +200,26 @@ def make_datasets(pictures: Files, clips: Files) -> dict[str, Files]:
 
 def make_checkpoint(name: str) -> dict[str, Any]:
     """What a checkpoint of a network with random weights holds."""
-    settings = VIDEOS if name == "tiny_video" else PICTURES
+    settings = VIDEOS if name.endswith("video") else PICTURES
     given = {key.replace("__", "."): value for key, value in settings.items()}
     given |= {"data.dataset": "folder", "data.root": "gone", "model.name": name, "model.options": {"groups": 2}}
     config = load(None, given | {"model.after": ["conv1"], "model.block": "cgnl"})
     torch.manual_seed(0)
     network = build_network(config.model, len(CLASSES), load=False)
-    kind = "videos" if name == "tiny_video" else "images"
+    kind = "videos" if name.endswith("video") else "images"
     about = {"config": plain(config), "classes": CLASSES, "kind": kind, "results": {}, "problems": []}
     return {"state_dict": {f"network.{n}": v for n, v in network.state_dict().items()}, "cgnl": about}
+
+
+def make_exports(name: str, home: Path) -> Files:
+    """A network as an ONNX file and as a folder of Hugging Face."""
+    place = home / name
+    place.mkdir()
+    write(make_checkpoint(name), place / "best.ckpt")
+    for target in ("model.onnx", "folder/"):
+        with redirect_stdout(None):
+            export(str(place / "best.ckpt"), f"{place}/{target}")
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
 def make_run(home: Path) -> Files:
