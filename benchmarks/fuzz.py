@@ -15,6 +15,7 @@ import io
 import json
 import logging
 import os
+import re
 import resource
 import selectors
 import shutil
@@ -47,6 +48,8 @@ LONGEST = 2000
 """Letters of a sentence that somebody may be expected to read."""
 AT_ONCE = 50
 """Inputs of one child."""
+NO_MEMORY = re.compile(r"not enough memory|can(no|')t allocate|bad.?alloc|could not allocate", re.IGNORECASE)
+"""What is said where a child's limit stopped a file from taking more; whoever types a number may be told so."""
 DECODERS = "decoders"
 """File for what libraries in C write to stderr by themselves."""
 FROM_PRETRAINED = "from_pretrained"
@@ -396,7 +399,7 @@ def attempt(number: int, kind: str, given: Input) -> Outcome:
     verdict = "accepted" if status == 0 else "refused"
     if trace or "Traceback" in said:
         verdict, said = "trace", trace or said
-    elif mebibytes > MEMORY:
+    elif mebibytes > MEMORY or (kind != "arguments" and NO_MEMORY.search(said)):
         verdict = "memory"
     elif seconds > HANG:
         verdict = "hang"

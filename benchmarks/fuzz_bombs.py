@@ -6,6 +6,9 @@ import zlib
 
 from PIL import Image
 
+LARGE_WEBP = bytes.fromhex("524946461a000000574542505650384c0d0000002fb7e42d19071011118888fe0700")
+"""9400 x 9400 transparent pixels."""
+
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -36,6 +39,7 @@ def bombs(side: int = 100_000) -> dict[str, bytes]:
     wide = tiff.getvalue().replace(struct.pack("<HHIHH", 256, 3, 1, 16, 0), struct.pack("<HHII", 256, 4, 1, side))
     wide = wide.replace(struct.pack("<HHIHH", 257, 3, 1, 16, 0), struct.pack("<HHII", 257, 4, 1, side))
     return {
+        "large.webp": LARGE_WEBP,
         "bomb.png": png(side, side),
         "large.png": png(13_000, 13_000),
         "still.png": png(9_000, 9_000),
