@@ -1,5 +1,6 @@
 """Pictures of every mode, and files that are none."""
 
+import logging
 import re
 import struct
 import warnings
@@ -176,3 +177,14 @@ def test_bands_make_the_whole(tmp_path, monkeypatch, mode):
 def test_names_of_images():
     assert all(map(is_image_file, ["a.jpg", "b/A.JPEG", "c.d.png"]))
     assert not any(map(is_image_file, ["a.mp4", "jpg", "a", "._a.jpg", ".jpg", "a.jpg.txt"]))
+
+
+def test_pillow_says_nothing_by_itself(tmp_path, monkeypatch, capsys):
+    """Where nobody listens to its log, it would be printed."""
+    path = save(tmp_path / "a.tif", Image.fromarray(RGB))
+    three, many = (struct.pack("<HHIHH", 277, 3, 1, samples, 0) for samples in (3, 134))
+    assert three in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(three, many))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    refused(path)
+    assert capsys.readouterr() == ("", "")

@@ -1,5 +1,6 @@
 """One picture from a file, by Pillow."""
 
+import logging
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,6 +16,8 @@ MAX_PIXELS = 89_478_485
 as many are taken: its decoder keeps four copies, and 34 bytes are enough to ask for them."""
 BAND = 2**22
 """Pixels that are converted at a time, so that copies of a large picture take little memory."""
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # what is wrong with a file is said once, by us
 
 
 def is_image_file(path: Path | str) -> bool:
