@@ -35,7 +35,7 @@ def read_image(path: Path | str) -> Tensor:
     pillow = need("PIL.Image", "data")
     try:
         with pillow.open(path) as image:
-            check_size(path, image.width, image.height, most=MAX_PIXELS // (2 if image.format == "WEBP" else 1))
+            check_size(path, image.width, image.height, share=2 if image.format == "WEBP" else 1)
             image.load()
             return _pixels(_upright(image))
     except (UnreadableError, MemoryError):
@@ -48,9 +48,9 @@ def read_image(path: Path | str) -> Tensor:
         raise UnreadableError(path, reason(error)) from error
 
 
-def check_size(path: Path | str, width: int, height: int, most: int = MAX_PIXELS) -> None:
+def check_size(path: Path | str, width: int, height: int, share: int = 1) -> None:
     """Refuse a picture, or a frame, that would not fit into memory with the copies that are made of it."""
-    if width * height > most:
+    if width * height * share > MAX_PIXELS:
         raise UnreadableError(path, f"{width} x {height} pixels are too many")
 
 
