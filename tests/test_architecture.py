@@ -29,7 +29,7 @@ LOOKS_AT = {
     "blocks": {"ops"},
     "surgery": {"ops", "blocks"},
     "models": CORE | {"extras"},
-    "data": {"extras"},
+    "data": {"extras", "spelling"},
     "engine": UP_TO_MODELS | {"data", "explain"},
     "explain": UP_TO_MODELS,
     "bench": UP_TO_MODELS | {"export"},

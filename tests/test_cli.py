@@ -7,6 +7,8 @@ import types
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import cgnl
 from cgnl import cli
@@ -338,3 +340,12 @@ def test_main_data_checks_a_folder(run, tmp_path):
     status, out, err = run("data", "check", str(tmp_path))
     assert status == 2
     assert "no readable training sample for class dog" in err
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["predict", "eval", "data", "report", "explain"]), st.lists(st.text(max_size=12), max_size=4))
+def test_any_words_are_answered_in_one_line(run, command, words):
+    status, _, err = run(command, "nowhere.ckpt", *(word.replace("\0", "") for word in words if "help" not in word))
+    assert status in (0, 2)
+    assert err.count("\n") == (status == 2)
+    assert err[:-1].isprintable()

@@ -6,12 +6,13 @@ import inspect
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from . import __version__
 from .extras import need
-from .spelling import nearest
+from .spelling import nearest, printable
 
 COMMANDS = {
     "train": ("cgnl.engine.train:command", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
@@ -37,6 +38,8 @@ COMMANDS = {
 
 SHORT = {"-o": "--output"}
 """Options that have a short name."""
+QUIET = ("PIL", "matplotlib", "cgnl.engine.report", "torch.serialization", "torch._weights_only_unpickler")
+"""Who warns of what is odd about a file, or is blamed for it; a command says itself whether that matters."""
 
 
 def usage() -> str:
@@ -62,15 +65,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(__version__)
         return 0
     if command not in COMMANDS:
-        print(f"cgnl: there is no command {command!r}; there is {', '.join(COMMANDS)}", file=sys.stderr)
+        wrong = f"there is no command {command!r}; there is {', '.join(COMMANDS)}"
+        print(f"cgnl: {printable(wrong)}", file=sys.stderr)
         return 2
+    for module in QUIET:
+        warnings.filterwarnings("ignore", module=module)
     try:
         run(command, rest)
     except BrokenPipeError:  # whoever read us, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, ImportError) as error:
-        print(f"cgnl {command}: {error}", file=sys.stderr)
+        print(f"cgnl {command}: {printable(error)}", file=sys.stderr)
         return 2
     return 0
 

@@ -1,7 +1,10 @@
-"""What a misspelt name was meant to be."""
+"""What a misspelt name was meant to be, and how names of strangers are printed."""
 
 import difflib
 from collections.abc import Iterable
+
+LONGEST_WORD, LONGEST = 300, 2000
+"""Letters of a word and of a sentence, whatever it quotes."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -10,3 +13,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     whole = {k.rpartition(".")[2]: k for k in reversed(known)} | {k: k for k in known}
     close = difflib.get_close_matches(name, whole, n=1, cutoff=0.5)
     return f"; did you mean {whole[close[0]]}?" if close else f"; there is {', '.join(known)}"
+
+
+def printable(text: object) -> str:
+    """One line that a terminal can show: no control characters, and what is too long without its middle."""
+    line = _shortened(" ".join(_shortened(word, LONGEST_WORD) for word in str(text).split()), LONGEST)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2 - 3]} ... {text[3 - most // 2 :]}"

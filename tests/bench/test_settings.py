@@ -39,7 +39,7 @@ def test_read_kernel(text, kernel):
         ("rbf:ordr=3", "'ordr=3' is no option of the kernel rbf; did you mean order?"),
         ("rbf:order", "'order' is no option of the kernel rbf; did you mean order?"),
         ("rbf:order=x", "order of the kernel rbf must be a number, got 'x'"),
-        ("rbf:order=-1", "order must be a whole number, at least 0, got order = -1"),
+        ("rbf:order=-1", "order must be a whole number from 0 to 1000, got order = -1"),
         ("dot:order=1", "'order=1' is no option of the kernel dot: it has none"),
     ],
 )

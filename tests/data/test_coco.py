@@ -1,19 +1,38 @@
 """COCO's annotation format: what is read, what is refused, and in which words."""
 
+import contextlib
+import itertools
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pycocotools.mask as pycocotools
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from cgnl.data.check import check, table
-from cgnl.data.coco import coco, ground_truth
+from cgnl.data.coco import _run_lengths, coco, ground_truth
 from cgnl.data.index import Object
 from cgnl.data.sources import hold_out
 
 SQUARE = [[2.0, 2.0, 8.0, 2.0, 8.0, 8.0, 2.0, 8.0]]
+KEYS = (
+    "id",
+    "name",
+    "file_name",
+    "height",
+    "width",
+    "image_id",
+    "category_id",
+    "bbox",
+    "segmentation",
+    "counts",
+    "size",
+)
 CROWD = {"size": [12, 16], "counts": [100, 20, 72]}
 
 
@@ -77,6 +96,11 @@ def test_coco_takes_any_file_and_folder(tmp_path):
         (annotation(5, bbox=[1, 2, 3]), r"annotation 5 has a box that is not four numbers: \[1, 2, 3\]"),
         (annotation(5, bbox=[1, 2, 3, float("nan")]), "annotation 5 has a box that is not four numbers"),
         (annotation(5, segmentation=[[1, 1, 4, 4]]), "annotation 5 has a polygon of 2 points"),
+        (annotation(5, segmentation=[[0, 0, 1e9, 0, 1e9, 1e9]]), "annotation 5 has a polygon far outside its picture"),
+        (annotation(5, bbox=[1, 1, 10**400, 1]), "annotation 5 has a box that is not four numbers"),
+        (annotation(5, segmentation={"size": [12, 16], "counts": "zz"}), "annotation 5 has neither polygons nor"),
+        (annotation(5, segmentation={"size": [12, 16], "counts": "é"}), "annotation 5 has neither polygons nor"),
+        (annotation(5, segmentation={"size": [12, 16], "counts": "o" * 99}), "annotation 5 has neither polygons nor"),
         (annotation(5, segmentation=[]), "annotation 5 has neither polygons nor a run-length encoding"),
         (annotation(5, segmentation={"size": [9, 9], "counts": [81]}), "annotation 5 has neither .* 16 x 12 pixels"),
         (annotation(5, segmentation={"size": [12, 16], "counts": [9]}), "annotation 5 has neither"),
@@ -129,6 +153,8 @@ def test_coco_names_missing_pictures_without_objects(tmp_path):
         (lambda c: c["images"].append({"id": "a", "file_name": "a.jpg"}), "has a picture without an id"),
         (lambda c: c["images"].append({"id": 8, "file_name": "a.jpg"}), "does not say the height and width of image 8"),
         (lambda c: c["images"][0].update(file_name="../a.jpg"), "is outside the dataset"),
+        (lambda c: c["images"][0].update(file_name="/etc/a.jpg"), "is outside the dataset"),
+        (lambda c: c["images"][0].update(file_name="a/../../a.jpg"), "is outside the dataset"),
         (lambda c: c["annotations"].clear(), "has no object that can be trained on: none is listed"),
         (lambda c: c["annotations"][0].update(category_id=9), "has no object that can be trained on: .* annotation 1 "),
     ],
@@ -149,9 +175,10 @@ def test_coco_refuses_what_is_not_there(tmp_path):
         coco(tmp_path)
     with pytest.raises(ValueError, match=r"there is no file .*a.json"):
         coco(tmp_path, annotations="a.json")
-    (tmp_path / "a.json").write_text("{")
-    with pytest.raises(ValueError, match=r"a.json is not JSON"):
-        coco(tmp_path, annotations="a.json")
+    for text in ("{", "[" * 100_000, "\x00", "1" * 5000):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(ValueError, match=r"a.json is not JSON"):
+            coco(tmp_path, annotations="a.json")
 
 
 def test_ground_truth_is_the_annotation_file_again(tmp_path):
@@ -183,3 +210,29 @@ def test_hold_out_takes_a_share_of_the_pictures(tmp_path):
     splits = hold_out(coco(tmp_path), 0.3).splits
     assert (len(splits["train"]), len(splits["test"])) == (7, 3)
     assert not {scene.id for scene in splits["train"]} & {scene.id for scene in splits["test"]}
+
+
+def test_run_lengths_are_those_that_were_encoded():
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        mask = np.kron(draw.random(draw.integers(1, 9, 2)) < 0.5, np.ones((7, 5))).astype(np.uint8)
+        flat = mask.T.ravel()
+        runs = [len(list(run)) for _, run in itertools.groupby(flat.tolist())]
+        encoded: Any = pycocotools.encode(np.asfortranarray(mask))["counts"]
+        assert _run_lengths(encoded.decode()) == [0] * int(flat[0]) + runs
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.fixed_dictionaries({name: st.lists(JSON, max_size=3) for name in ("images", "annotations", "categories")}))
+def test_coco_reads_or_refuses_anything(tmp_path_factory, tree):
+    root = tmp_path_factory.getbasetemp()
+    (root / "any.json").write_text(json.dumps(tree))
+    with contextlib.suppress(ValueError):
+        coco(root, annotations="any.json")

@@ -1,18 +1,24 @@
 """Pictures of every mode, and files that are none."""
 
+import logging
+import re
 import struct
 import warnings
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.fuzz_bombs import bombs
+from cgnl.data import images
 from cgnl.data.images import is_image_file, read_image
 from cgnl.data.index import UnreadableError
 
 Image = pytest.importorskip("PIL.Image")
 
+BOMBS = {name: content for name, content in bombs().items() if name != "still.png"}
 RGB = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
 
 
@@ -139,6 +145,46 @@ def test_too_many_pixels_are_refused_by_the_header(tmp_path, monkeypatch):
     assert "60000 x 60000 pixels are too many" in refused(path)
 
 
+def peak() -> int:
+    """Highest use of memory since the mark was set, in MiB."""
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) // 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="this system does not say how much was used")
+@pytest.mark.parametrize("name", BOMBS)
+def test_small_files_take_little_memory_whatever_they_claim(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(BOMBS[name])
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    if name in ("frames.gif", "bomb.tif"):  # only the first frame is read; of two sizes in a TIFF, the last one counts
+        assert read_image(path).shape == (3, 16, 16)
+    else:
+        refused(path)
+    assert peak() - before < 100
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA", "CMYK", "I;16"])
+def test_bands_make_the_whole(tmp_path, monkeypatch, mode):
+    source = Image.fromarray(RGB)
+    image = Image.fromarray(RGB[..., 0].astype(np.uint16) * 256) if mode == "I;16" else source.convert(mode)
+    path = save(tmp_path / "a.tif", image)
+    whole = read_image(path)
+    monkeypatch.setattr(images, "BAND", 20)
+    assert torch.equal(read_image(path), whole)
+
+
 def test_names_of_images():
     assert all(map(is_image_file, ["a.jpg", "b/A.JPEG", "c.d.png"]))
     assert not any(map(is_image_file, ["a.mp4", "jpg", "a", "._a.jpg", ".jpg", "a.jpg.txt"]))
+
+
+def test_pillow_says_nothing_by_itself(tmp_path, monkeypatch, capsys):
+    """Where nobody listens to its log, it would be printed."""
+    path = save(tmp_path / "a.tif", Image.fromarray(RGB))
+    three, many = (struct.pack("<HHIHH", 277, 3, 1, samples, 0) for samples in (3, 134))
+    assert three in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(three, many))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    refused(path)
+    assert capsys.readouterr() == ("", "")

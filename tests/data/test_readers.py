@@ -1,9 +1,12 @@
 """Datasets in their official layouts, and what is said when they are not."""
 
+import contextlib
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from cgnl.data.index import Index, Sample
@@ -507,3 +510,41 @@ def test_mini_kinetics200_refuses_an_escaping_id(tmp_path):
     write(tmp_path / "val_ytid_list.txt", "cccccccccc_")
     with pytest.raises(ValueError, match=r"train_ytid_list\.txt names '\.\./\.\./x', which is outside the dataset"):
         mini_kinetics200(tmp_path)
+
+
+def test_links_that_the_user_made_are_followed(tmp_path):
+    """A root, a class folder or a file may be elsewhere; it is lists of names that may not leave the dataset."""
+    image(tmp_path / "elsewhere" / "cats" / "1.jpg")
+    image(tmp_path / "elsewhere" / "2.jpg")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "cat").symlink_to(tmp_path / "elsewhere" / "cats")
+    (tmp_path / "real" / "dog").mkdir()
+    (tmp_path / "real" / "dog" / "2.jpg").symlink_to(tmp_path / "elsewhere" / "2.jpg")
+    (tmp_path / "root").symlink_to(tmp_path / "real")
+    root = tmp_path / "root"
+    assert names(folder(root), root) == {"train": [("cat/1.jpg", 0), ("dog/2.jpg", 1)]}
+    write(root / "images.txt", "1 cat/1.jpg", "2 dog/2.jpg")
+    write(root / "classes.txt", "1 cat", "2 dog")
+    write(root / "image_class_labels.txt", "1 1", "2 2")
+    write(root / "train_test_split.txt", "1 1", "2 0")
+    (root / "images").symlink_to(tmp_path / "real")
+    assert names(cub(root), root) == {"train": [("images/cat/1.jpg", 0)], "test": [("images/dog/2.jpg", 1)]}
+
+
+WORDS = st.sampled_from(
+    ["1", "2", "a/1.jpg", "../x", "/x", "a\0b", "0", "-1", "x" * 300, "\udc80", "9" * 5000, ",", "é"]
+)
+LINES = st.lists(st.lists(WORDS, max_size=4).map(" ".join) | st.text(max_size=9), max_size=5).map("\n".join)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(["images", "classes", "image_class_labels", "train_test_split"]), LINES)
+def test_cub_reads_or_refuses_anything(tmp_path_factory, name, text):
+    root = tmp_path_factory.getbasetemp() / "cub"
+    root.mkdir(exist_ok=True)
+    good = {"images": "1 a/1.jpg", "classes": "1 a", "image_class_labels": "1 1", "train_test_split": "1 1"}
+    for file, line in (good | {name: text}).items():
+        (root / f"{file}.txt").write_text(line, errors="surrogateescape")
+    with contextlib.suppress(ValueError, OSError):
+        index = cub(root)
+        assert all(path.is_relative_to(root / "images") for samples in index.splits.values() for path, _ in samples)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from cgnl.data import video
+from cgnl.data import images, video
 from cgnl.data.index import UnreadableError
 from cgnl.data.video import VideoInfo, clip_indices, is_video_file, probe, read_frames
 
@@ -432,3 +432,26 @@ def test_impossible_clips_are_refused(wrong):
 def test_names_of_videos():
     assert all(map(is_video_file, ["a.mp4", "b/A.AVI", "c.d.webm"]))
     assert not any(map(is_video_file, ["a.jpg", "mp4", "a", "._a.mp4", "a.mp4.part"]))
+
+
+def test_frames_that_are_too_large_or_too_many_are_refused(tmp_path, monkeypatch):
+    path = make(tmp_path / "a.mp4")
+    monkeypatch.setattr(video, "MAX_BYTES", 3 * 3 * WIDTH * HEIGHT)
+    assert read_frames(path, [0, 1, 2], "pyav").shape == (3, 3, HEIGHT, WIDTH)
+    with pytest.raises(UnreadableError, match="cannot be read: 4 frames of 64 x 48 pixels are too many at once"):
+        read_frames(path, [0, 1, 2, 2], "pyav")
+    monkeypatch.setattr(video, "MAX_FRAMES", FRAMES - 1)
+    with pytest.raises(UnreadableError, match=f"it has more than {FRAMES - 1} frames"):
+        probe(path)
+    monkeypatch.setattr(images, "MAX_PIXELS", WIDTH * HEIGHT - 1)
+    with pytest.raises(UnreadableError, match="64 x 48 pixels are too many"):
+        probe(path)
+
+
+def test_folder_of_frames_that_are_too_many_is_refused(tmp_path, monkeypatch):
+    for number in range(3):
+        Image.new("RGB", (8, 4)).save(tmp_path / f"{number}.png")
+    monkeypatch.setattr(video, "MAX_BYTES", 2 * 3 * 8 * 4)
+    assert read_frames(tmp_path, [0, 1]).shape == (2, 3, 4, 8)
+    with pytest.raises(UnreadableError, match="3 frames of 8 x 4 pixels are too many at once"):
+        read_frames(tmp_path, [0, 1, 2])

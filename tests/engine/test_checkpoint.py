@@ -228,6 +228,68 @@ def test_open_trained_names_a_checkpoint_whose_description_is_wrong(saved, conte
         open_trained(saved(cgnl=content))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "videos"}, "tiny cannot take 3 x 64 x 64: "),
+        ({"kind": "sounds"}, "its classes are not named"),
+        ({"classes": [1, 2, 3]}, "its classes are not named"),
+        ({"classes": 3}, "its classes are not named"),
+        ({"classes": "abc"}, "its classes are not named"),
+        ({"ids": 3}, "what was written about it is damaged"),
+        ({"ids": ["a"]}, "its classes are not named"),
+        (
+            {"config": {"model": {"name": "tiny", "block": None}, "data": {"size": 10**9}}},
+            "data.size = 1000000000 must",
+        ),
+        ({"config": {"model": {"name": "tiny", "block": "cgnl", "options": {"inner_channels": []}}}}, "placement"),
+    ],
+    ids=["videos", "kind", "classes", "number", "word", "damaged", "ids", "size", "options"],
+)
+def test_open_trained_refuses_a_description_of_something_else(saved, change, message):
+    path = saved()
+    content = read(path)
+    write({**content, "cgnl": content["cgnl"] | change}, path)
+    with pytest.raises(ValueError, match=r"last\.ckpt does not describe a network: ") as error:
+        open_trained(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_open_trained_asks_for_no_more_memory_than_the_file_has(saved):
+    """A block of a million million weights, in a file of a few thousand."""
+    options = {"after": ["conv1"], "block": "cgnl", "options": {"inner_channels": 8 * 10**10}}
+    config = plain(load(None, {"model.name": "tiny", "model.block": None}))
+    config["model"] |= options
+    path = saved(cgnl={"config": config, "classes": CLASSES, "kind": "images"})
+    with pytest.raises(ValueError, match=r"last\.ckpt is of another network: its weights are of a smaller one"):
+        open_trained(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(1).expand(10**6, 10**6),
+        torch.eye(3).to_sparse(),
+        torch.empty(3, device="meta"),
+        torch.zeros(3, dtype=torch.complex64),
+        None,
+        "x",
+    ],
+    ids=["repeated", "sparse", "meta", "complex", "nothing", "text"],
+)
+@pytest.mark.filterwarnings("ignore:Validating sparse")
+def test_open_trained_refuses_weights_that_are_no_plain_tensors(saved, value):
+    state = Tiny(3, 0.0).state_dict() | {"fc.bias": value}
+    with pytest.raises(ValueError, match=r"last\.ckpt holds no weights"):
+        open_trained(saved(state_dict={f"network.{name}": v for name, v in state.items()}))
+
+
+def test_open_trained_refuses_weights_without_names(saved):
+    with pytest.raises(ValueError, match=r"last\.ckpt holds no weights"):
+        open_trained(saved(state_dict={7: torch.zeros(3)}))
+
+
 def test_open_trained_names_a_checkpoint_without_weights(saved):
     path = saved()
     write({"cgnl": read(path)["cgnl"]}, path)

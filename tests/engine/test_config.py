@@ -1,5 +1,6 @@
 """Settings: read from recipes, laid over one another, checked and written."""
 
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -7,6 +8,9 @@ import sys
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from cgnl.engine import config
 from cgnl.engine.config import Config, Data, Model, Optim, Paper, build, keys, load, merge, nested, plain, to_yaml
@@ -27,7 +31,7 @@ def test_load_of_nothing_is_the_defaults():
 
 def test_load_reads_a_recipe_and_what_it_extends():
     loaded = load("cub_r50_cgnl1")
-    assert loaded.model == Model("resnet50", "cgnl", 1, {"groups": 8}, "IMAGENET1K_V1", 0.5)
+    assert loaded.model == Model("resnet50", "cgnl", 1, options={"groups": 8}, weights="IMAGENET1K_V1", dropout=0.5)
     assert loaded.optim == Optim(
         lr=0.01, batch_size=256, epochs=100, warmup_epochs=10, schedule="step", drops=(31, 61, 81)
     )
@@ -129,8 +133,31 @@ def test_load_of_an_empty_file_is_the_defaults(tmp_path):
         (b"\xff\xfe\x00", "is not YAML: 'utf-8' codec can't decode"),
         (b"- 1\n- 2\n", "holds no settings"),
         (b"just words\n", "holds no settings"),
+        (b"model: &a {options: *a}\n", "has an alias"),
+        (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "has an alias"),
+        (b"{a: " * 3000, "has more than 20 brackets in one another"),
+        (b"[" * 100_000, "has more than 20 brackets in one another"),
+        (b"model: !!python/object/apply:os.system [ls]\n", "is not YAML: could not determine a constructor"),
+        (b"seed: !!int ''\n", "is not YAML: "),
+        (b"seed: 2001-99-99\n", "is not YAML: "),
+        (b"seed: " + b"1" * 5000 + b"\n", "is not YAML: "),
+        (b"#" * (2**20 + 1), "is too long for settings"),
     ],
-    ids=["open bracket", "bytes", "list", "words"],
+    ids=[
+        "open bracket",
+        "bytes",
+        "list",
+        "words",
+        "itself",
+        "laughs",
+        "deep",
+        "deeper",
+        "code",
+        "tag",
+        "date",
+        "digits",
+        "long",
+    ],
 )
 def test_load_refuses_what_is_no_recipe(tmp_path, content, message):
     file = tmp_path / "mine.yaml"
@@ -269,7 +296,7 @@ def test_load_refuses_a_smoothing_that_is_no_share(value):
 
 EVERYTHING = Config(
     Data("cub", "birds", holdout=0.1, area=(0.5, 1.0), test_size=32, workers=3, cache="gpu"),
-    Model("resnet50", None, 5, {"groups": 4, "norm": "group"}, "weights.pth", 0.0),
+    Model("resnet50", None, 5, options={"groups": 4, "norm": "group"}, weights="weights.pth", dropout=0.0),
     Optim(0.5, drops=(1, 2), schedule="step", clip_norm=1.0, ema=0.5),
     Paper("a row", 50.0),
     name="12",
@@ -337,3 +364,39 @@ def test_load_needs_no_torch():
     script = "import sys; from cgnl.engine.config import load; load('cub_r50'); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("base", ["3", "[parts]", "true", "{a: 1}"])
+def test_load_refuses_to_extend_what_is_no_name(tmp_path, base):
+    (tmp_path / "mine.yaml").write_text(f"extends: {base}\n")
+    assert "is not the name of a recipe" in refused(load, tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("data.size", 10**9, "data.size = 1000000000 must be at most 8,192"),
+        ("data.workers", 10**6, "data.workers = 1000000 must be at most 512"),
+        ("data.frames", 10**6, "data.frames = 1000000 must be at most 1,024"),
+        ("optim.epochs", 10**30, f"optim.epochs = {10**30} must be at most 1,000,000"),
+        ("seed", -1, "seed = -1 must be from 0 to 4294967295"),
+        ("seed", 2**32, f"seed = {2**32} must be from 0 to 4294967295"),
+    ],
+)
+def test_load_refuses_what_no_machine_has(name, value, message):
+    assert refused(load, None, {name: value}) == message
+
+
+def test_load_refuses_options_that_are_no_yaml():
+    assert "model.options.groups = [1 is not YAML" in refused(load, None, {"model.options.groups": "[1"})
+
+
+NAMES = st.sampled_from([*keys(), "data", "model", "x", "model.options.groups"])
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({"a": 1})
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(st.dictionaries(NAMES, VALUES, max_size=3))
+def test_settings_are_built_or_refused_whatever_they_are(tree):
+    with contextlib.suppress(ValueError):
+        load(None, tree)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import socket
@@ -58,16 +59,27 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory) -> Iterator[str]:
+def outsider() -> Iterator[socket.socket]:
+    """Through whom the page would reach other machines."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        one.settimeout(0)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, outsider) -> Iterator[str]:
     """The address of the page."""
-    folder, port = tmp_path_factory.mktemp("app"), free_port()
+    folder, port, outside = tmp_path_factory.mktemp("app"), free_port(), outsider.getsockname()[1]
     (folder / "secret.txt").write_text("secret")
     paths = [
         write_checkpoint(folder / "first" / "best.ckpt"),
         write_checkpoint(folder / "second" / "best.ckpt", groups=2),
     ]
     command = [Path(sys.executable).with_name("cgnl"), "app", *paths, f"port={port}", "device=cpu"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    environment = os.environ | {"http_proxy": f"http://127.0.0.1:{outside}", "no_proxy": "127.0.0.1"}
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line == f"http://127.0.0.1:{port}/ is open; Ctrl-C ends it\n"
@@ -226,23 +238,42 @@ def test_server_gives_no_file_but_its_own(served):
         assert b"secret" not in body.replace(b"secret.txt", b"")
 
 
-def test_server_reads_no_file_that_was_not_uploaded(served):
-    """What the page's own script sends, with a path that nobody uploaded."""
+def upload_by_hand(served: str, file: object, visitor: str, *others: object) -> list[dict[str, Any]]:
+    """Send what the page's own script sends after an upload; returns what the server says."""
     config = json.loads(get(f"{served}/config")[1])
     (number,) = [d["id"] for d in config["dependencies"] if any(t[1] == "upload" for t in d["targets"])]
-    file = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
-    inputs = [file, "all", "all", "strongest", "strongest", 0.7, "patches", 0]
-    session = {"session_hash": "visitor", "fn_index": number, "data": inputs}
+    inputs = [file, *(others or ("all",)), "all", "strongest", "strongest", 0.7, "patches", 0]
+    session = {"session_hash": visitor, "fn_index": number, "data": inputs}
     request = urllib.request.Request(
         f"{served}/gradio_api/queue/join", json.dumps(session).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200
-    with urllib.request.urlopen(f"{served}/gradio_api/queue/data?session_hash=visitor", timeout=60) as events:
-        said = [json.loads(line[6:]) for line in events.read().decode().splitlines() if line.startswith("data: ")]
+    with urllib.request.urlopen(f"{served}/gradio_api/queue/data?session_hash={visitor}", timeout=60) as events:
+        return [json.loads(line[6:]) for line in events.read().decode().splitlines() if line.startswith("data: ")]
+
+
+def failed(said: list[dict[str, Any]]) -> bool:
     (done,) = [event for event in said if event["msg"] == "process_completed"]
-    assert done["success"] is False
+    return done["success"] is False
+
+
+def test_server_reads_no_file_that_was_not_uploaded(served):
+    said = upload_by_hand(served, {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, "reader")
+    assert failed(said)
     assert "root:" not in json.dumps(said)
+
+
+def test_server_fetches_no_address(served, outsider):
+    """Not as a file, not in the place of another choice, and not to hand it on."""
+    address = "http://hf.co/a.png"  # which Gradio trusts
+    file = {"path": address, "url": address, "meta": {"_type": "gradio.FileData"}}
+    assert failed(upload_by_hand(served, file, "fetcher"))
+    assert failed(upload_by_hand(served, None, "fetcher2", file))
+    assert get(f"{served}/gradio_api/file={address}")[0] == 403
+    assert get(f"{served}/gradio_api/file=http://1.1.1.1/a.png")[0] == 403
+    with pytest.raises(BlockingIOError):  # nobody came
+        outsider.accept()
 
 
 def test_server_refuses_files_that_are_too_large(served):

@@ -138,7 +138,7 @@ def test_look_at_names_a_bad_file_by_its_name_alone(checkpoint, tmp_path):
 
 
 def test_look_refuses_more_pixels_than_it_takes(looked, monkeypatch):
-    monkeypatch.setattr(page, "MOST", 31)
+    monkeypatch.setattr(page, "AS_THEY_ARE", 31)
     with pytest.raises(ValueError, match="32 x 32 pixels are more than the page takes, 31 x 31"):
         page.look(looked.network, looked.seen)
 

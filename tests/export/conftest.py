@@ -1,5 +1,6 @@
 """Small networks with blocks in them, whose input may be of any size."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,16 @@ class Small(nn.Module):
         return self.fc(self.norm1(self.conv1(x)).relu().flatten(2).mean(2))
 
 
+SMALL: dict[str, Callable[[int, float], nn.Module]] = {
+    "small": lambda num_classes, dropout: Small(num_classes, 2),  # noqa: ARG005
+    "small_video": lambda num_classes, dropout: Small(num_classes, 3),  # noqa: ARG005
+}
+
+
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch):
-    monkeypatch.setitem(NETWORKS, "small", lambda num_classes, dropout: Small(num_classes, 2))  # noqa: ARG005
-    monkeypatch.setitem(NETWORKS, "small_video", lambda num_classes, dropout: Small(num_classes, 3))  # noqa: ARG005
+    for name, network in SMALL.items():
+        monkeypatch.setitem(NETWORKS, name, network)
 
 
 def stir(model: nn.Module) -> nn.Module:

@@ -103,6 +103,10 @@ def forget(folder):
     (folder / "config.json").unlink()
 
 
+def write_config(text):
+    return lambda folder: (folder / "config.json").write_text(text)
+
+
 def change(**values):
     def apply(folder):
         config = json.loads((folder / "config.json").read_text())
@@ -120,8 +124,35 @@ def change(**values):
         (change(network="resnet99"), "unknown network 'resnet99'"),
         (change(num_classes=4), "are of another network: size mismatch for fc.bias"),
         (change(colour=4, block="cgnl"), "unexpected keyword argument 'colour'"),
+        (change(num_classes=10**12), "is of another network: its weights are of a smaller one"),  # 2 PB
+        (change(num_classes="3"), "resnet18 cannot be built: "),
+        (change(num_classes=10**30), "resnet18 cannot be built: "),
+        (change(weights="IMAGENET1K_V1"), "has a config.json that asks for weights of somebody else"),
+        (change(model_id="elsewhere"), "has a config.json that does not describe a network: .* 'model_id'"),
+        (change(block="cgnl", kernel={"kernel": "Taylor"}), "does not describe a network: 'arguments'"),
+        (change(classes=3), "has a config.json that does not describe a network: "),
+        (write_config("{"), "has a config.json that is not JSON"),
+        (write_config("[" * 100_000), "has a config.json that is not JSON"),
+        (write_config("[]"), "has a config.json that does not describe a network: "),
     ],
-    ids=["pickle", "cut", "no-config", "network", "classes", "option"],
+    ids=[
+        "pickle",
+        "cut",
+        "no-config",
+        "network",
+        "classes",
+        "option",
+        "petabytes",
+        "text",
+        "overflow",
+        "weights",
+        "id",
+        "kernel",
+        "names",
+        "json",
+        "brackets",
+        "list",
+    ],
 )
 def test_from_pretrained_says_what_is_wrong(tmp_path, damage, sentence):
     Network("resnet18", num_classes=3).save_pretrained(tmp_path)

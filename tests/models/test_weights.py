@@ -188,6 +188,8 @@ BROKEN = {
     "truncated-safetensors": (lambda path: whole_file(save_file, path)[:-500], ".safetensors"),
     "tensor": (lambda path: whole_file(lambda _, p: torch.save(torch.zeros(3), p), path), ".pt"),
     "numbers": (lambda path: whole_file(lambda _, p: torch.save({"conv1.weight": 1}, p), path), ".pt"),
+    "no names": (lambda path: whole_file(lambda _, p: torch.save({7: torch.zeros(3)}, p), path), ".pt"),
+    "repeated": (lambda path: whole_file(lambda _, p: torch.save({"a": torch.zeros(1).expand(9)}, p), path), ".pt"),
 }
 
 

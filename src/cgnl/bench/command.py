@@ -79,7 +79,10 @@ def bench(
     known = BENCHMARKS[benchmark]
     subjects = choose(rows.split(","), known.subjects) if rows else list(known.subjects)
     subjects += peer_subjects(peer, setting) if peer else []
-    choose(["reference"], known.subjects)[0].build(setting)  # what cannot be built says why
+    try:
+        choose(["reference"], known.subjects)[0].build(setting)  # what cannot be built says why
+    except RuntimeError as error:
+        raise ValueError(f"there is no memory for this: {str(error).partition(chr(10))[0]}") from None
     if csv:
         report.check_csv(Path(csv))
     if plot:

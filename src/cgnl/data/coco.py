@@ -1,7 +1,7 @@
 """Objects in pictures, in COCO's annotation format: read, checked, and written again for evaluation."""
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +79,7 @@ def _read(source: Path) -> dict[str, Any]:
         raise ValueError(f"there is no file {source}")
     try:
         content = json.loads(source.read_text(encoding="utf-8"))
-    except ValueError as error:  # of JSON or of UTF-8
+    except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
         raise ValueError(f"{source} is not JSON: {str(error).partition(chr(10))[0]}") from None
     for name in ("images", "annotations", "categories"):
         rows = content.get(name) if isinstance(content, dict) else None
@@ -184,10 +184,11 @@ def _object(row: dict[str, Any], label: int, height: int, width: int) -> tuple[O
         return None, f"has a box without area in its picture of {width} x {height}: {box}"
     problem = None
     if isinstance(shape, list) and shape and all(isinstance(polygon, list) for polygon in shape):
-        whole = [p for p in shape if _are_numbers(p) and len(p) >= 6 and len(p) % 2 == 0]
+        whole = [p for p in shape if _is_polygon(p) and _is_near(p, height, width)]
         if len(whole) < len(shape):
-            short = next(p for p in shape if p not in whole)
-            problem = f"has a polygon of {len(short) / 2:g} points"
+            wrong = next(p for p in shape if p not in whole)
+            far = "far outside its picture" if _is_polygon(wrong) else f"of {len(wrong) / 2:g} points"
+            problem = f"has a polygon {far}"
         shape = whole
         if not shape:
             return None, problem
@@ -207,8 +208,17 @@ def _are_numbers(values: object, count: int | None = None) -> bool:
     return (
         isinstance(values, list)
         and len(values) == (len(values) if count is None else count)
-        and all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+        and all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= sys.float_info.max for v in values)
     )
+
+
+def _is_polygon(points: Any) -> bool:
+    return _are_numbers(points) and len(points) >= 6 and len(points) % 2 == 0
+
+
+def _is_near(points: list[float], height: int, width: int) -> bool:
+    """Whether points are at most a picture away from theirs: what fills a polygon walks along all of its edges."""
+    return all(-size <= p <= 2 * size for first, size in ((0, width), (1, height)) for p in points[first::2])
 
 
 def _is_rle(shape: object, height: int, width: int) -> bool:
@@ -216,9 +226,25 @@ def _is_rle(shape: object, height: int, width: int) -> bool:
     if not isinstance(shape, dict) or shape.get("size") != [height, width]:
         return False
     counts: Any = shape.get("counts")
-    if isinstance(counts, str):
-        return bool(counts)
+    counts = _run_lengths(counts) if isinstance(counts, str) else counts
     return _are_numbers(counts) and min(counts, default=-1) >= 0 and sum(counts) == height * width
+
+
+def _run_lengths(text: str) -> list[int] | None:
+    """What COCO's short form of a run-length encoding says: five bits a letter, differences to the last run but one."""
+    lengths: list[int] = []
+    value = bits = 0
+    for letter in text:
+        code = ord(letter) - 48
+        if not 0 <= code < 64 or bits > 60:
+            return None
+        value |= (code & 31) << bits
+        bits += 5
+        if not code & 32:  # the last of a number; its highest bit is the sign
+            value -= (code & 16) << (bits - 4)
+            lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
+            value = bits = 0
+    return None if bits else lengths
 
 
 def ground_truth(scenes: Sequence[Scene], ids: Sequence[int]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """One picture from a file, by Pillow."""
 
+import logging
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -10,8 +11,13 @@ from ..extras import need
 from .index import UnreadableError
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-MAX_PIXELS = 178_956_970
-"""A header that promises more than this is refused before anything is decoded."""
+MAX_PIXELS = 89_478_485
+"""A header that promises more than this, which Pillow warns of, is refused before anything is decoded. Of WebP half
+as many are taken: its decoder keeps four copies, and 34 bytes are enough to ask for them."""
+BAND = 2**22
+"""Pixels that are converted at a time, so that copies of a large picture take little memory."""
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # what is wrong with a file is said once, by us
 
 
 def is_image_file(path: Path | str) -> bool:
@@ -26,13 +32,12 @@ def read_image(path: Path | str) -> Tensor:
     Transparent pixels are laid on white, 16-bit grey keeps its upper 8 bits.
     A file that holds no whole picture raises ``UnreadableError``.
     """
-    pillow, numpy = need("PIL.Image", "data"), need("numpy", "data")
+    pillow = need("PIL.Image", "data")
     try:
         with pillow.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise UnreadableError(path, f"{image.width} x {image.height} pixels are too many")
+            check_size(path, image.width, image.height, share=2 if image.format == "WEBP" else 1)
             image.load()
-            pixels = numpy.array(_rgb(_upright(image)))  # [H, W, 3]
+            return _pixels(_upright(image))
     except (UnreadableError, MemoryError):
         raise
     except pillow.DecompressionBombError:
@@ -41,7 +46,12 @@ def read_image(path: Path | str) -> Tensor:
         raise UnreadableError(path, "it is empty" if is_empty(path) else "it is not an image") from None
     except Exception as error:  # Pillow's decoders raise whatever a damaged file leads them to
         raise UnreadableError(path, reason(error)) from error
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()  # [3, H, W]
+
+
+def check_size(path: Path | str, width: int, height: int, share: int = 1) -> None:
+    """Refuse a picture, or a frame, that would not fit into memory with the copies that are made of it."""
+    if width * height * share > MAX_PIXELS:
+        raise UnreadableError(path, f"{width} x {height} pixels are too many")
 
 
 def to_image(pixels: Tensor) -> Any:
@@ -68,6 +78,17 @@ def _upright(image: Any) -> Any:
     return image
 
 
+def _pixels(image: Any) -> Tensor:
+    """Any picture of Pillow as RGB, band by band."""
+    numpy, (width, height) = need("numpy", "data"), image.size
+    pixels = torch.empty(3, height, width, dtype=torch.uint8)
+    rows = max(1, BAND // max(1, width))
+    for top in range(0, height, rows):
+        band = image.crop((0, top, width, min(top + rows, height))) if rows < height else image
+        pixels[:, top : top + rows] = torch.from_numpy(numpy.array(_rgb(band))).permute(2, 0, 1)
+    return pixels  # [3, H, W]
+
+
 def _rgb(image: Any) -> Any:
     """Any mode of Pillow to RGB."""
     if image.mode == "RGB" and not image.has_transparency_data:
@@ -77,6 +98,6 @@ def _rgb(image: Any) -> Any:
         numpy = need("numpy", "data")
         return pillow.fromarray((numpy.asarray(image).clip(0, 65535) >> 8).astype("uint8")).convert("RGB")
     if image.has_transparency_data:
-        image = image.convert("RGBA")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
         return pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB")

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any, Literal, NamedTuple
 
+from ..spelling import printable
+
 Kind = Literal["images", "videos", "objects"]
 """What is to be named: pictures, clips, or the objects in pictures."""
 
@@ -12,7 +14,8 @@ class UnreadableError(ValueError):
     """A sample that cannot be decoded. The message is one sentence that names the file."""
 
     def __init__(self, path: Path | str, reason: object):
-        super().__init__(f"{path} cannot be read: {str(reason).partition(chr(10))[0] or type(reason).__name__}")
+        words = str(reason).partition("\n")[0] or type(reason).__name__
+        super().__init__(printable(f"{path} cannot be read: {words}"))
         self.path = path
 
 

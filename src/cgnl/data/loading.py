@@ -17,6 +17,9 @@ from .sources import Source
 from .transforms import centre_view, random_part, resize, resize_all, spread_crops
 from .video import clip_indices, spread_clip_starts
 
+AS_THEY_ARE = 1024
+"""Pixels in the square root of what a network may be given that sees files as they are."""
+
 
 class Place(NamedTuple):
     """Which sample, and in which epoch it is seen."""
@@ -159,6 +162,10 @@ class EvalSet(Dataset[Item]):
     def _views(self, index: int) -> Tensor:
         view = self.view
         pixels = self.source.read(index, self._frames)
+        height, width = pixels.shape[-2:]
+        if view.size is None and height * width > AS_THEY_ARE**2:
+            reason = f"{width} x {height} pixels are too many for a network that sees files as they are"
+            raise UnreadableError(self.source.name(index), reason)
         if self.source.kind == "images":
             return (pixels if view.size is None else centre_view(pixels, view.size, view.short_side))[None]
         if view.size is None:

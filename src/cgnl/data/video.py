@@ -16,12 +16,17 @@ import torch
 from torch import Tensor
 
 from ..extras import need
-from .images import is_empty, is_image_file, read_image, reason
+from .images import MAX_PIXELS, check_size, is_empty, is_image_file, read_image, reason
 from .index import UnreadableError
 
 VIDEO_SUFFIXES = frozenset(
     {".3gp", ".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv"}
 )
+
+MAX_FRAMES = 10**6
+"""Of a video; eleven hours."""
+MAX_BYTES = 2 * 2**30
+"""Of the frames that are wanted at once: 345 of full HD."""
 
 Backend = Literal["auto", "pyav", "torchcodec"]
 Pick = Callable[[int], Sequence[int]]
@@ -134,12 +139,22 @@ def _read_folder(folder: Path, indices: Sequence[int] | Pick) -> Tensor:
     """Frames that are images."""
     files = _frame_files(folder)
     indices = _chosen(folder, indices, len(files))
-    pictures = {index: read_image(files[index]) for index in sorted(set(indices))}
-    height, width = next((p.shape[1:] for p in pictures.values()), (0, 0))
-    for index, picture in pictures.items():
+    pictures: dict[int, Tensor] = {}
+    height = width = 0
+    for index in sorted(set(indices)):
+        pictures[index] = picture = read_image(files[index])
+        if len(pictures) == 1:
+            height, width = picture.shape[1:]
+            _check_bytes(folder, len(indices), height, width)
         if picture.shape[1:] != (height, width):
             raise UnreadableError(files[index], f"the other frames are {width} x {height} pixels")
     return _stack(pictures, indices, height, width)
+
+
+def _check_bytes(path: Path, count: int, height: int, width: int) -> None:
+    """Refuse frames that would not fit into memory together."""
+    if count * height * width * 3 > MAX_BYTES:
+        raise UnreadableError(path, f"{count} frames of {width} x {height} pixels are too many at once")
 
 
 def _stack(pictures: dict[int, Tensor], indices: Sequence[int], height: int, width: int) -> Tensor:
@@ -208,7 +223,9 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
                 raise UnreadableError(path, "it has no video stream")
             if stream.codec_context is None or not stream.codec_context.width:
                 raise UnreadableError(path, "its video stream cannot be decoded")
+            check_size(path, stream.codec_context.width, stream.codec_context.height)
             stream.codec_context.thread_count = 1  # the loader's workers are the threads
+            stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # later frames may say another size
             yield container, stream
     except (av.FFmpegError, OSError) as error:
         empty = path.is_file() and is_empty(path)
@@ -234,6 +251,8 @@ def _scan(path: Path) -> _Scan:
             if packet.is_corrupt:
                 raise UnreadableError(path, f"it breaks off or is damaged after {len(packets)} frames")
             first = packets[0].time if packets else packet.pts
+            if len(packets) == MAX_FRAMES:
+                raise UnreadableError(path, f"it has more than {MAX_FRAMES:,} frames")
             shown = _is_shown(packet, context.name) and (first is None or packet.pts is None or packet.pts >= first)
             packets.append(_Packet(packet.pts, packet.is_keyframe, shown))
         frames = sum(packet.shown for packet in packets)
@@ -299,6 +318,7 @@ def _read_pyav(path: Path, indices: Sequence[int] | Pick) -> Tensor:
     """Frames by PyAV, decoding from the key frames before them where the packets' times can be trusted."""
     scan = _scan(path)
     indices = _chosen(path, indices, scan.info.frames)
+    _check_bytes(path, len(indices), scan.info.height, scan.info.width)
     wanted = set(indices)
     pictures = _by_time(path, scan, wanted) if scan.timed else None
     if pictures is None:

@@ -1,25 +1,31 @@
 """Checkpoints: written whole or not at all, and readable without the run they come from."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import torch
 from torch import nn
 
 from .. import kernels
 from ..data.index import Kind
+from ..data.loading import View
 from ..models import create_model, freeze_early, is_detector
+from ..models.weights import check_size, is_state_dict
 from .config import Config, Model, build
+from .datasets import view_in_test
 
 PART = ".{}.part"
 """Name of a file that is not written to its end."""
 PREFIX = "network."
 """Of the network's entries among the weights."""
+DRAWN = 64
+"""Side of embedded pictures, which are seen as they are."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +95,51 @@ def read(path: Path | str) -> dict[str, Any]:
 
 
 def open_trained(path: Path | str) -> Trained:
-    """The network of a checkpoint, ready to be used."""
+    """The network of a checkpoint, ready to be used.
+
+    What the checkpoint says of it is tried on the meta device first, where it costs nothing to be wrong.
+    """
     checkpoint = read(path)
+    weights, about = weights_of(checkpoint, path), described(checkpoint["cgnl"], path)
     try:
-        about = checkpoint["cgnl"]
-        config, classes, kind = build(about["config"]), tuple(about["classes"]), about["kind"]
-        network = build_network(config.model, len(classes), load=False)
+        with torch.device("meta"):
+            outline = build_network(about.config.model, len(about.classes), load=False)
+        check_input(outline, about.config.model.name, view_in_test(about.config.data, about.kind), about.kind)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a network: {error}") from None
+    check_size(outline, weights, path)
+    network = build_network(about.config.model, len(about.classes), load=False)
     load_network(network, checkpoint, path)
-    return Trained(network.eval(), classes, kind, config, bool(about.get("chosen")), tuple(about.get("ids", ())))
+    return dataclasses.replace(about, network=network.eval())
+
+
+def described(about: Any, path: Path | str, settings: str = "config") -> Trained:
+    """What a file says of its network, as far as it is one that there can be; the network itself is still missing."""
+    try:
+        config, kind, classes, ids = build(about[settings]), about["kind"], about["classes"], about.get("ids", ())
+        named = isinstance(classes, list | tuple) and {str} >= set(map(type, classes)) and {int} >= set(map(type, ids))
+        if kind not in get_args(Kind) or not named:
+            raise ValueError("its classes are not named")
+        view_in_test(config.data, kind)
+        return Trained(nn.Identity(), tuple(classes), kind, config, bool(about.get("chosen")), tuple(ids))
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(f"{path} does not describe a network: what was written about it is damaged") from None
+    except ValueError as error:
+        raise ValueError(f"{path} does not describe a network: {error}") from None
+
+
+def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind) -> None:
+    """Refuse clips and pictures that a network on the meta device cannot take, without computing anything."""
+    if kind == "objects":
+        return
+    side = view.size or DRAWN
+    shape = (view.frames, side, side) if kind == "videos" else (side, side)
+    try:
+        with torch.no_grad():
+            outline.eval()(torch.empty(1, 3, *shape, device="meta"))
+    except RuntimeError as error:
+        size = " x ".join(map(str, shape))
+        raise ValueError(f"{name} cannot take {size}: {str(error).partition(chr(10))[0]}") from None
 
 
 def check_names(trained: Trained, path: Path | str) -> None:
@@ -112,12 +153,18 @@ def check_names(trained: Trained, path: Path | str) -> None:
 
 def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:
     """Load a checkpoint's weights into a network, which they must fit."""
-    state = checkpoint.get("state_dict", {})
-    weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
     try:
-        network.load_state_dict(weights)
+        network.load_state_dict(weights_of(checkpoint, path))
     except RuntimeError as error:
         raise ValueError(f"{path} is of another network: {str(error).splitlines()[-1].strip()}") from None
+
+
+def weights_of(checkpoint: Mapping[str, Any], path: Path | str) -> dict[str, torch.Tensor]:
+    """The network's weights in a checkpoint."""
+    state = checkpoint.get("state_dict")
+    if not is_state_dict(state):
+        raise ValueError(f"{path} holds no weights")
+    return {name.removeprefix(PREFIX): value for name, value in dict(state or {}).items() if name.startswith(PREFIX)}
 
 
 def block_options(model: Model) -> dict[str, Any]:
@@ -134,7 +181,7 @@ def block_options(model: Model) -> dict[str, Any]:
         raise ValueError(f"model.options.kernel.name = {name} must be one of {', '.join(KERNELS)}")
     try:
         return {**options, "kernel": KERNELS[name](**arguments)}
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ValueError(f"model.options.kernel = {dict(kernel)}: {str(error).partition(' ')[2]}") from None
 
 
@@ -153,10 +200,11 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
     plain = {"num_classes": num_classes + is_detector(name), "dropout": model.dropout}  # the background is one more
     try:
         network = create_model(name, weights=weights, **plain, **block_options(model))
-    except TypeError as error:
+    except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
         wrong = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if wrong is None:
-            raise
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{name} cannot be built with model.options = {model.options}: {reason}") from None
         raise ValueError(f"model.options.{wrong[1]} is no option of the block {model.block}") from None
     if model.weights is not None:
         freeze_early(name, network)  # those of a checkpoint began as they did

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,6 +13,8 @@ from ..extras import need
 from ..spelling import nearest
 
 EMBEDDED = ("parts", "relation", "actions")
+LARGEST, DEEPEST = 2**20, 20
+"""Letters of a recipe, and how many groups may be in one another."""
 
 
 @dataclass(frozen=True)
@@ -202,14 +205,16 @@ def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[s
     file = _find(recipe)
     if str(file) in extended_by:
         raise ValueError(f"{file} extends itself")
-    yaml = need("yaml", "cli")
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not YAML: {str(error).partition(chr(10))[0]}") from None
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not YAML: {error}") from None
+    content = parse(text, str(file)) or {}
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds no settings")
     base = content.pop("extends", None)
+    if base is not None and not isinstance(base, str):
+        raise ValueError(f"{file}: extends = {base} is not the name of a recipe")
     try:
         check_keys(content)
     except ValueError as error:
@@ -219,6 +224,33 @@ def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[s
     beside = Path(str(file)).parent / f"{str(base).removesuffix('.yaml')}.yaml"
     own = beside.is_file() and beside != Path(str(file))
     return merge(read_recipe(beside if own else base, (*extended_by, str(file))), content)
+
+
+def parse(text: str, source: str) -> Any:
+    """What a text in YAML says. What would take endless time or memory is refused by its first signs."""
+    yaml = need("yaml", "cli")
+    if len(text) > LARGEST:
+        raise ValueError(f"{source} is too long for settings: {len(text):,} letters")
+    try:
+        odd = _oddity(yaml, text)
+        content = None if odd else yaml.safe_load(text)
+    except Exception as error:  # a value that does not fit its tag, such as !!int, makes it raise anything
+        raise ValueError(f"{source} is not YAML: {str(error).partition(chr(10))[0] or type(error).__name__}") from None
+    if odd:
+        raise ValueError(f"{source} has {odd}, which settings do without")
+    return content
+
+
+def _oddity(yaml: Any, text: str) -> str | None:
+    """An alias, by which a few lines can stand for more than memory holds, or lists in lists without end."""
+    depth = 0
+    for token in yaml.scan(text, yaml.SafeLoader):
+        name = type(token).__name__
+        depth += name.endswith(("SequenceStartToken", "MappingStartToken"))
+        depth -= name.endswith(("SequenceEndToken", "MappingEndToken", "BlockEndToken"))
+        if depth > DEEPEST or isinstance(token, yaml.AliasToken):
+            return f"more than {DEEPEST} brackets in one another" if depth > DEEPEST else "an alias (*)"
+    return None
 
 
 def _find(recipe: str | Path) -> Any:
@@ -261,7 +293,7 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in settings.items():
         if name.startswith("model.options.") and isinstance(value, str):
-            value = need("yaml", "cli").safe_load(value)  # their types are the block's to know
+            value = parse(value, f"{name} = {value}")  # their types are the block's to know
         *groups, last = name.split(".")
         branch: dict[str, Any] = {last: value}
         for group in reversed(groups):
@@ -283,16 +315,22 @@ def build(settings: Mapping[str, Any]) -> Config:
 
 def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:
     """One group of settings."""
-    parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, None, skip=set(_GROUPS))
     try:
-        values = parser.parse_object(dict(settings)).as_dict()
+        values = _parser(kind).parse_object(dict(settings)).as_dict()
     except Exception as error:  # jsonargparse's errors have no common type
         raise ValueError(complaint(error, {f.name: f.type for f in dataclasses.fields(kind)}, prefix)) from None
     for f in dataclasses.fields(kind):
         if values.get(f.name, "") is None and type(None) not in get_args(f.type):
             raise ValueError(f"{prefix}{f.name} = null must be {_type_name(f.type)}")
     return kind(**values)
+
+
+@cache
+def _parser(kind: type) -> Any:
+    """What reads a group of settings; made once, for that takes longer than reading."""
+    parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, None, skip=set(_GROUPS))
+    return parser
 
 
 def check(config: Config) -> Config:
@@ -326,6 +364,13 @@ def check(config: Config) -> Config:
     for name, value in positive.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name} = {value} must be more than 0")
+    for name, most in _MOST.items():
+        group, _, setting = name.partition(".")
+        value = getattr(getattr(config, group), setting)
+        if value is not None and value > most:
+            raise ValueError(f"{name} = {value} must be at most {most:,}")
+    if not 0 <= config.seed < 2**32:
+        raise ValueError(f"seed = {config.seed} must be from 0 to {2**32 - 1}")
     whole = {
         "optim.warmup_epochs": optim.warmup_epochs,
         "optim.warmup_steps": optim.warmup_steps,
@@ -349,6 +394,13 @@ def check(config: Config) -> Config:
     if not 0 < data.area[0] <= data.area[1]:
         raise ValueError(f"data.area = {data.area} must be a small and a large share")
     return config
+
+
+_MOST = dict.fromkeys(("data.size", "data.test_size", "data.test_short_side", "data.long_side"), 8192)
+_MOST |= {"data.frames": 1024, "data.stride": 1024, "data.test_clips": 100, "data.test_crops": 100}
+_MOST |= {"data.workers": 512, "data.samples": 10**8}
+_MOST |= dict.fromkeys(("optim.epochs", "optim.warmup_epochs", "optim.warmup_steps"), 10**6)
+"""Numbers beyond which a slip, or a stranger, would ask for memory, processes or time that no machine has."""
 
 
 def plain(config: Any) -> dict[str, Any]:

@@ -1,46 +1,100 @@
 """An ONNX file of ``cgnl export`` with the face of a trained network."""
 
+import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.loading import AS_THEY_ARE
 from ..extras import need
-from .checkpoint import Trained
-from .config import build
+from .checkpoint import Trained, described
+from .datasets import view_in_test
+
+AT_ONCE = 8
+"""Views that go through a network together."""
+LEAST, TIMES = 2**30, 64
+"""Bytes that a file may always use to compute, and how often the bytes that it is given."""
 
 
 class OnnxNetwork(nn.Module):
     """A file that onnxruntime runs, as a module: on the CPU, and on a GPU where onnxruntime knows it."""
 
-    def __init__(self, session: Any):
+    def __init__(self, session: Any, classes: int):
         super().__init__()
-        self.session = session
+        self.session, self.classes = session, classes
 
     def forward(self, x: Tensor) -> Tensor:
-        (logits,) = self.session.run(None, {self.session.get_inputs()[0].name: x.cpu().numpy()})
+        try:
+            found = self.session.run(None, {self.session.get_inputs()[0].name: x.cpu().numpy()})
+        except Exception as error:  # onnxruntime's errors have no common type
+            size = " x ".join(map(str, x.shape))
+            raise ValueError(f"the ONNX file cannot take {size}: {str(error).partition(chr(10))[0]}") from None
+        logits = found[0] if len(found) == 1 else None
+        if not isinstance(logits, np.ndarray) or logits.shape != (len(x), self.classes) or logits.dtype.kind != "f":
+            raise ValueError(f"the ONNX file does not give a number for each of its {self.classes} classes")
         return torch.from_numpy(logits)
 
 
 def open_onnx(path: Path | str) -> Trained:
     """The network of an ONNX file that names pictures or clips."""
-    onnxruntime = need("onnxruntime", "export")
+    onnx = need("onnx", "export")
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}")
     content = Path(path).read_bytes()
-    known = [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in onnxruntime.get_available_providers()]
     try:
-        session = onnxruntime.InferenceSession(content, providers=known)
-        card = json.loads(session.get_modelmeta().custom_metadata_map.get("cgnl", "null"))
-    except Exception:  # onnxruntime's errors have no common type
+        model = onnx.load_model_from_string(content)
+        if not model.graph.node:
+            raise ValueError("nothing is a message too")
+        card = json.loads({p.key: p.value for p in model.metadata_props}.get("cgnl", "null"))
+    except Exception:  # there is no end to what a broken file makes them raise
         raise ValueError(f"{path} is not a whole ONNX file") from None
     if not isinstance(card, dict):
         raise ValueError(f"{path} was not written by cgnl export: it does not say what its outputs mean")
     if card.get("kind") == "objects":
         raise ValueError(f"{path} is the backbone of a network that finds objects: to find them, give the checkpoint")
+    about = described(card, path, "settings")
+    if danger := next(dangers(model, onnx), None):
+        raise ValueError(f"{path} was not written by cgnl export: it {danger}")
     try:
-        return Trained(OnnxNetwork(session), tuple(card["classes"]), card["kind"], build(card["settings"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not describe its network: {error}") from None
+        session = start_session(content, most_memory(about))
+    except Exception:  # onnxruntime's errors have no common type
+        raise ValueError(f"{path} is not a whole ONNX file") from None
+    return dataclasses.replace(about, network=OnnxNetwork(session, len(about.classes)))
+
+
+def dangers(model: Any, onnx: Any) -> Iterator[str]:
+    """What a network has no use for: more than one pass through plain operators and the file's own numbers."""
+    if model.functions or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
+        yield "has operators that are not ONNX's own"
+    parts = [part for node in model.graph.node for part in node.attribute]
+    if any(part.HasField("g") or part.graphs for part in parts):
+        yield "repeats or chooses parts of itself"
+    sparse = [*model.graph.sparse_initializer, *(t for p in parts for t in (p.sparse_tensor, *p.sparse_tensors))]
+    tensors = [*model.graph.initializer, *(t for p in parts for t in (p.t, *p.tensors))]
+    tensors += [t for s in sparse for t in (s.values, s.indices)]
+    if any(t.data_location == onnx.TensorProto.EXTERNAL or t.external_data for t in tensors):
+        yield "keeps numbers in other files"
+
+
+def most_memory(about: Trained) -> int:
+    """Bytes that a file may use to compute."""
+    view = view_in_test(about.config.data, about.kind)
+    pictures = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.kind == "videos" else 1)
+    return max(LEAST, TIMES * pictures * 3 * (view.size or AS_THEY_ARE) ** 2 * 4)
+
+
+def start_session(content: bytes, most: int) -> Any:
+    """A session of onnxruntime that says nothing by itself and takes no more memory than this."""
+    ort = need("onnxruntime", "export")
+    known = [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in ort.get_available_providers()]
+    place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(place, ort.OrtArenaCfg({"max_mem": most, "arena_extend_strategy": 1}))
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return ort.InferenceSession(content, options, providers=known)

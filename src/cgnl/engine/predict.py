@@ -15,12 +15,10 @@ from ..data.loading import EvalSet
 from ..data.sources import Files
 from ..data.transforms import network_input
 from ..data.video import is_video_file
+from ..spelling import printable
 from .checkpoint import Trained, open_trained
 from .datasets import view_in_test
-from .onnx import open_onnx
-
-AT_ONCE = 8
-"""Views that go through the network together."""
+from .onnx import AT_ONCE, open_onnx
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ def _table(results: Iterator[Prediction]) -> list[str]:
             continue
         print(r.path)
         for name, probability in zip(r.classes, r.probabilities, strict=True):
-            print(f"  {probability:7.2%}  {name}")
+            print(f"  {probability:7.2%}  {printable(name)}")
     return failed
 
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
 from ..data.sources import Held
 from ..models import is_detector
 from . import schedule
 from .answers import save_answers
-from .checkpoint import build_network, load_network, read, remove_parts, write_text
+from .checkpoint import build_network, check_input, load_network, read, remove_parts, write_text
 from .config import EMBEDDED, Config, Data, load, to_yaml
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training
 from .folder import check_same, environment, open_log, run_folder, shared, start_log, stop_log
@@ -110,7 +109,7 @@ def _train(
     seed_everything(config.seed)
     network = build_network(config.model, len(dataset.classes), load=last is None)
     begin = start_of(last, config, dataset, network)
-    check_input(network, config, dataset)
+    check_input(copy.deepcopy(network).to("meta"), config.model.name, view_in_training(config.data), dataset.kind)
     if first_process():
         folder.mkdir(parents=True, exist_ok=True)
         open_log(folder)
@@ -207,20 +206,6 @@ def repeat_by(recipe: str | None, settings: dict[str, Any]) -> str:
     """The command that begins the same run again."""
     words = [f"{name}={value}" for name, value in settings.items()]
     return shlex.join(["cgnl", "train", *([recipe] if recipe else []), *words])
-
-
-def check_input(network: nn.Module, config: Config, dataset: Dataset) -> None:
-    """Refuse clips and pictures that are too small for the network, without computing anything."""
-    view = view_in_training(config.data)
-    if view.size is None or dataset.kind == "objects":
-        return
-    shape = (view.frames, view.size, view.size) if dataset.kind == "videos" else (view.size, view.size)
-    try:
-        with torch.no_grad():
-            copy.deepcopy(network).eval().to("meta")(torch.empty(1, 3, *shape, device="meta"))
-    except RuntimeError as error:
-        size = " x ".join(map(str, shape))
-        raise ValueError(f"{config.model.name} cannot take {size}: {str(error).partition(chr(10))[0]}") from None
 
 
 class Start(NamedTuple):

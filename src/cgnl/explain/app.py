@@ -86,11 +86,19 @@ def app(
 
 
 def load_gradio(folder: Path) -> Any:
-    """Gradio, told to keep its files in a folder of ours and to report to nobody."""
+    """Gradio, told to keep its files in a folder of ours, to report to nobody and to fetch nothing for anybody."""
     os.environ["GRADIO_TEMP_DIR"] = str(folder)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    return need("gradio", "app")
+    gradio = need("gradio", "app")
+
+    async def refuse(address: str, *_: Any, **__: Any) -> Any:
+        """A visitor may send a file, but not have one fetched: this machine may reach what theirs cannot."""
+        raise gradio.Error(f"{address} is not fetched: send the file itself", print_exception=False)
+
+    asked = ("get", "async_validate_url")  # by Gradio, for every address that a visitor names
+    vars(need("safehttpx", "app")).update(dict.fromkeys(asked, refuse))
+    return gradio
 
 
 class Column(NamedTuple):

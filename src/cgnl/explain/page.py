@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.images import to_image
+from ..data.loading import AS_THEY_ARE
 from ..data.transforms import network_input
 from ..engine.checkpoint import Trained, check_names, open_trained
 from ..engine.config import EMBEDDED
@@ -22,8 +23,6 @@ from .maps import THRESHOLD, Attention, Map, attention, blocks_of
 
 SIDE = 512
 """Small pictures are enlarged to about this many pixels."""
-MOST = 1024
-"""Pixels in the square root of what a network may be given that sees files as they are."""
 STRONGEST, SUM = "strongest", "sum"
 ALL = "all"
 """Words for no group in particular, for its channel of largest range, and for the sum over its channels."""
@@ -131,8 +130,8 @@ def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
 def look(network: Network, seen: Seen, at: tuple[float, ...] | None = None, block: str | None = None) -> Look:
     """Run a network on what it sees; ``at`` is in pixels of the file."""
     height, width = seen.pixels.shape[-2:]
-    if height * width > MOST**2:
-        raise ValueError(f"{width} x {height} pixels are more than the page takes, {MOST} x {MOST}")
+    if height * width > AS_THEY_ARE**2:
+        raise ValueError(f"{width} x {height} pixels are more than the page takes, {AS_THEY_ARE} x {AS_THEY_ARE}")
     x = network_input(seen.pixels[None]).to(network.device)
     with network.turn:
         return Look(network, seen, attention(network.trained.network, x, seen.place(at), block))

@@ -118,12 +118,14 @@ def _torchvision_weights(name: str, weights: str) -> dict:
     if weights not in known:
         raise ValueError(f"{weights} is neither a file nor one of torchvision's weights: {', '.join(known)}")
     try:
-        state = known[weights].get_state_dict(progress=False, check_hash=True)
+        state = known[weights].get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise OSError(
             f"torchvision's {weights} cannot be downloaded ({reason}): give a file of weights, or none"
         ) from None
+    except Exception:  # there is no end to what a broken file makes it raise
+        raise ValueError(f"the file of torchvision's {weights} is not whole: {known[weights].url} has it") from None
     if weights == "COCO_V1":  # its frozen norms have no eps
         state |= {f"{n.removesuffix('running_var')}eps": torch.zeros(()) for n in state if n.endswith("running_var")}
     return state

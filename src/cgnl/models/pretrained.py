@@ -1,18 +1,20 @@
 """Networks as folders and repositories in Hugging Face's convention: config.json beside model.safetensors."""
 
 import dataclasses
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..extras import need
 from ..ops import kernels
 from ..surgery import BLOCKS
 from . import create_model
-from .weights import read_state_dict
+from .weights import check_size, read_state_dict
 
 hub = need("huggingface_hub", "hub")
 errors = need("huggingface_hub.errors", "hub")
@@ -75,6 +77,17 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
             temporary.unlink(missing_ok=True)
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **arguments: Any):
+        """A network from a folder or from Hugging Face; ``ValueError`` where it is none, whatever its files hold."""
+        name = pretrained_model_name_or_path
+        try:
+            return super().from_pretrained(name, **arguments)
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+            raise ValueError(f"{name} has a config.json that is not JSON") from None
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{name} has a config.json that does not describe a network: {error}") from None
+
+    @classmethod
     def _from_pretrained(
         cls,
         *,
@@ -102,7 +115,13 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
                 file = Path(model_id, WEIGHTS)
         if not file.is_file():
             raise ValueError(f"{model_id} has no {WEIGHTS}, and weights of other formats are not read")
-        model, state = cls(**arguments), read_state_dict(file)
+        if "weights" in arguments:
+            raise ValueError(f"{model_id} has a config.json that asks for weights of somebody else")
+        with torch.device("meta"):  # where it costs nothing to be wrong
+            outline = cls(**arguments)
+        state = read_state_dict(file)
+        check_size(outline.network, state, file)
+        model = cls(**arguments)
         try:
             model.network.load_state_dict(state)
         except RuntimeError as error:
@@ -140,5 +159,5 @@ def _decoded(value: Any) -> Any:
 def _create(name: str, options: dict[str, Any]) -> nn.Module:
     try:
         return create_model(name, **options)
-    except TypeError as error:  # an argument that there is not
-        raise ValueError(f"{name} cannot be built: {error}") from None
+    except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
+        raise ValueError(f"{name} cannot be built: {str(error).partition(chr(10))[0]}") from None

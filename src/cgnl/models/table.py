@@ -10,6 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from . import NETWORKS, create_model, detection, is_detector
 
+MOST = 10**6
+"""Pixels of a side, frames and classes: with more, products of them are no numbers of a tensor's size."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -60,6 +63,9 @@ def models(
     """
     if size < 1 or frames < 8:
         raise ValueError(f"size = {size} must be at least 1 and frames = {frames} at least 8")
+    for option, value in {"size": size, "frames": frames, "num_classes": num_classes}.items():
+        if (value or 0) > MOST:
+            raise ValueError(f"{option} = {value} must be at most {MOST:,}")
     chosen = [network for network in NETWORKS if (name or "") in network]
     if not chosen:
         raise ValueError(f"no network has {name!r} in its name: there is {', '.join(NETWORKS)}")
@@ -71,8 +77,8 @@ def models(
     for network in chosen:
         try:
             rows.append(cost(network, size, frames, num_classes, **options))
-        except ValueError as error:
-            problems.append(f"{network}: {error}")
+        except (RuntimeError, ValueError) as error:  # RuntimeError: an input that is too small for it
+            problems.append(f"{network}: {str(error).partition(chr(10))[0]}")
     if not rows:
         raise ValueError(problems[0])
     if json:

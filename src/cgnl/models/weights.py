@@ -120,9 +120,27 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not is_state_dict(content):
         raise ValueError(f"{path} holds no state dict")
     return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in content.items()}
+
+
+def is_state_dict(content: object) -> bool:
+    """Whether it is real tensors by name, none of them larger than what is stored of it."""
+
+    def is_whole(value: object) -> bool:
+        if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta or value.is_complex():
+            return False
+        return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+
+    return isinstance(content, Mapping) and all(isinstance(n, str) and is_whole(v) for n, v in content.items())
+
+
+def check_size(outline: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Refuse a network, built on the meta device, that is much larger than the weights there are for it."""
+    needed, there = (sum(value.numel() for value in one.values()) for one in (outline.state_dict(), state))
+    if needed > 2 * there:  # frozen norms may be stored without all they keep
+        raise ValueError(f"{path} is of another network: its weights are of a smaller one")
 
 
 def _inflate_to(value: Tensor, like: Tensor | None) -> Tensor:

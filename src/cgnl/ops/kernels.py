@@ -12,9 +12,13 @@ from torch import Tensor
 __all__ = ["Dot", "EmbeddedGaussian", "GaussianRBF", "Kernel", "Taylor"]
 
 
+HIGHEST = 1000
+"""Order of a series: long before it, coefficients are zero in any precision."""
+
+
 def _check_order(order: int) -> None:
-    if not isinstance(order, int) or order < 0:
-        raise ValueError(f"order must be a whole number, at least 0, got order = {order}")
+    if not isinstance(order, int) or not 0 <= order <= HIGHEST:
+        raise ValueError(f"order must be a whole number from 0 to {HIGHEST}, got order = {order}")
 
 
 @dataclass(frozen=True)

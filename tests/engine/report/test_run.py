@@ -44,6 +44,12 @@ def test_read_run_refuses_what_is_none(tmp_path):
         ("metrics.csv", "epoch,lr\n1,fast\n", "is no table of epochs"),
         ("metrics.csv", "<<<garbage\n", "is no table of epochs"),
         ("results.json", "{", "is not JSON"),
+        ("results.json", "[" * 100_000, "is not JSON"),
+        ("results.json", '{"test_top1": [1]}', "results.json holds something other than numbers"),
+        ("results.json", '{"test_top1": "x"}', "results.json holds something other than numbers"),
+        ("results.json", '{"seconds": 1' + "0" * 400 + "}", "results.json holds something other than numbers"),
+        ("environment.json", '{"gpus": 3}', "environment.json does not say which gpus there were: 3"),
+        ("environment.json", '{"packages": []}', r"does not say which packages there were: \[\]"),
         ("config.yaml", "sed: 3\n", "did you mean|there is no setting 'sed'"),
     ],
 )

@@ -62,7 +62,7 @@ def read_run(folder: Path | str, title: str | None = None) -> Run:
     folder = Path(folder)
     if not (folder / "config.yaml").is_file():
         raise ValueError(f"{folder} is no folder of a run: it has no config.yaml")
-    rows, results = _rows(folder / "metrics.csv"), _json(folder / "results.json")
+    rows, results = _rows(folder / "metrics.csv"), _numbers(folder / "results.json")
     tested = [row for row in rows if any(name.startswith("test_") for name in row)]
     between = {name: value for name, value in tested[-1].items() if name.startswith("test_")} if tested else {}
     return Run(
@@ -72,7 +72,7 @@ def read_run(folder: Path | str, title: str | None = None) -> Run:
         rows,
         results or between,
         bool(results),
-        _json(folder / "environment.json"),
+        _environment(folder / "environment.json"),
         read_answers(folder),
     )
 
@@ -99,11 +99,27 @@ def _rows(path: Path) -> tuple[dict[str, float], ...]:
         raise ValueError(f"{path} is no table of epochs") from None
 
 
+def _numbers(path: Path) -> dict[str, float]:
+    content = _json(path)
+    try:
+        return {name: float(value) for name, value in content.items()}
+    except (OverflowError, TypeError, ValueError):
+        raise ValueError(f"{path} holds something other than numbers") from None
+
+
+def _environment(path: Path) -> dict[str, Any]:
+    content = _json(path)
+    for name, kind in {"gpus": list, "packages": dict}.items():
+        if not isinstance(content.get(name, kind()), kind):
+            raise ValueError(f"{path} does not say which {name} there were: {content[name]!r}")
+    return content
+
+
 def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
         content = json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"{path} is not JSON") from None
     return content if isinstance(content, dict) else {}

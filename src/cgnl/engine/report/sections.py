@@ -3,6 +3,7 @@
 A task with other results than classes adds functions of its own to ``SECTIONS``.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 from ..config import plain, to_yaml
@@ -39,6 +40,8 @@ def is_main(name: str) -> bool:
 
 
 def duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "-"
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
@@ -168,7 +171,9 @@ def throughput(runs: Runs) -> Markup | None:
     """How fast it was, and on what."""
     lines: list[list[object]] = []
     for run in runs:
-        machine = ", ".join(run.environment.get("gpus") or []) or f"{run.environment.get('cores', '?')} CPU cores"
+        machine = (
+            ", ".join(map(str, run.environment.get("gpus", []))) or f"{run.environment.get('cores', '?')} CPU cores"
+        )
         speeds = [row["samples_per_second"] for row in run.rows if "samples_per_second" in row]
         if speeds:
             low, high = f"{min(speeds):,.1f}", f"{max(speeds):,.1f}"

@@ -1,0 +1,26 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgnl.spelling import LONGEST, printable
+
+
+def test_sentence_is_printed_as_it_is():
+    assert printable("optim.lr = 3 must be below 1; é 🐦 /a b.png") == "optim.lr = 3 must be below 1; é 🐦 /a b.png"
+
+
+def test_control_characters_are_spelt_out():
+    assert printable("\x1b[31mred\nline\u202e\udc80") == r"\x1b[31mred line\u202e\udc80"
+
+
+def test_long_words_lose_their_middle():
+    text = printable(f"{'a' * 5000} is no number")
+    assert text.startswith("aaa")
+    assert text.endswith("aaa is no number")
+    assert len(text) < 400
+
+
+@given(st.text())
+def test_anything_becomes_one_line(text):
+    line = printable(text * 50)
+    assert line.isprintable()
+    assert len(line) <= 10 * LONGEST  # a letter may take ten to spell out
