@@ -37,8 +37,8 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
 
     Args:
         network: a name for ``create_model``, or a network that it made.
-        classes: what the outputs mean.
-        preprocessing: how pixels are made ready; kept as it is.
+        classes: what the outputs mean, or None.
+        preprocessing: how pixels are made ready, kept as it is, or None.
         options: further arguments of ``create_model``.
     """
 
@@ -63,6 +63,7 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
         }
 
     def forward(self, *arguments: Any) -> Any:
+        """What the network makes of its own arguments."""
         return self.network(*arguments)
 
     def _save_pretrained(self, save_directory: Path) -> None:
