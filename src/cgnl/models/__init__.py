@@ -91,7 +91,7 @@ def create_model(
     made_with: Any = {"network": name, "num_classes": num_classes, "dropout": dropout}
     if block is not None:
         made_with |= {"block": block, **({"after": after} if after else {"blocks": blocks}), **block_options}
-    model.made_with = made_with  # for models.pretrained, which builds it again
+    model.made_with = made_with  # for models.made_with, which builds it again
     return model
 
 

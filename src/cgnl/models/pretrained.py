@@ -1,6 +1,5 @@
 """Networks as folders and repositories in Hugging Face's convention: config.json beside model.safetensors."""
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..extras import need
-from ..ops import kernels
-from ..surgery import BLOCKS
-from . import create_model
+from .made_with import config_of, network_of
 from .weights import read_state_dict
 
 hub = need("huggingface_hub", "hub")
@@ -52,7 +49,7 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
     ):
         super().__init__()
         if isinstance(network, str):
-            network = _create(network, {name: _decoded(value) for name, value in options.items()})
+            network = network_of(network, **options)
         elif options:
             raise ValueError(f"the network is made already, but options are given: {', '.join(options)}")
         self.network, self.classes, self.preprocessing = network, classes and tuple(classes), preprocessing
@@ -110,36 +107,3 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
             reason = str(error).splitlines()[-1].strip()
             raise ValueError(f"the weights of {model_id} are of another network: {reason}") from None
         return model.to(map_location).eval()
-
-
-def config_of(network: nn.Module) -> dict[str, Any]:
-    """What ``Network`` needs to build a network of ``create_model`` again, as JSON has it."""
-    made_with = getattr(network, "made_with", None)
-    if made_with is None:
-        raise ValueError(f"this {type(network).__name__} was not made by cgnl.create_model")
-    block = made_with.get("block")
-    if block is not None and not isinstance(block, str):
-        named = next((n for n, cls in BLOCKS.items() if block is cls), None)
-        if named is None:
-            raise ValueError(f"the block {block!r} has no name: a file can only name {', '.join(BLOCKS)}")
-        made_with = made_with | {"block": named}
-    return {name: _encoded(value) for name, value in made_with.items()}
-
-
-def _encoded(value: Any) -> Any:
-    if isinstance(value, kernels.Kernel):
-        return {"kernel": type(value).__name__, "arguments": list(dataclasses.astuple(value))}
-    return value
-
-
-def _decoded(value: Any) -> Any:
-    if not isinstance(value, dict) or value.get("kernel") not in kernels.__all__:
-        return value
-    return getattr(kernels, value["kernel"])(*value["arguments"])
-
-
-def _create(name: str, options: dict[str, Any]) -> nn.Module:
-    try:
-        return create_model(name, **options)
-    except TypeError as error:  # an argument that there is not
-        raise ValueError(f"{name} cannot be built: {error}") from None
