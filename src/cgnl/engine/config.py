@@ -1,6 +1,7 @@
 """What a run is told: typed settings, recipes that extend one another, overrides by name. Nothing heavy is imported."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -281,12 +282,17 @@ def build(settings: Mapping[str, Any]) -> Config:
     return check(dataclasses.replace(_typed(Config, settings, ""), **groups))
 
 
-def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:
-    """One group of settings."""
+@functools.cache
+def _parser(kind: type) -> Any:
     parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, None, skip=set(_GROUPS))
+    return parser
+
+
+def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:
+    """One group of settings."""
     try:
-        values = parser.parse_object(dict(settings)).as_dict()
+        values = _parser(kind).parse_object(dict(settings)).as_dict()
     except Exception as error:  # jsonargparse's errors have no common type
         raise ValueError(complaint(error, {f.name: f.type for f in dataclasses.fields(kind)}, prefix)) from None
     for f in dataclasses.fields(kind):
