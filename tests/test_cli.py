@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import cgnl
 from cgnl import cli
-from cgnl.cli import COMMANDS, main
+from cgnl.cli import COMMANDS, extra_of, main
 from cgnl.extras import need
 
 HEAVY = ["torch", "numpy", "torchvision", "jsonargparse", "timm", "lightning", "triton", "safetensors"]
@@ -137,10 +137,39 @@ def hide(monkeypatch):
     return call
 
 
-@pytest.mark.parametrize(("package", "extra"), [("jsonargparse", "cli"), ("torchvision", "vision")])
-def test_main_names_the_missing_extra(run, hide, package, extra):
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [
+        ("torchvision", ["models", "size=32"], "vision"),
+        ("gradio", ["app", "best.ckpt"], "app"),
+        ("jsonargparse", ["models"], "cli"),
+        ("jsonargparse", ["predict"], "train"),
+        ("jsonargparse", ["reproduce"], "reproduce"),
+    ],
+    ids=str,
+)
+def test_main_names_the_missing_extra(run, hide, package, arguments, extra):
     hide(package)
-    assert run("models", "size=32") == (2, "", f'cgnl models: this needs {package}: pip install "cgnl[{extra}]"\n')
+    assert run(*arguments) == (2, "", f'cgnl {arguments[0]}: this needs {package}: pip install "cgnl[{extra}]"\n')
+
+
+def test_main_names_the_extra_of_a_command_that_imports_what_is_missing(run, hide, monkeypatch):
+    hide("lightning")
+    monkeypatch.setitem(COMMANDS, "eval", ("lightning.pytorch:Trainer", "do it"))
+    assert run("eval") == (2, "", 'cgnl eval: this needs lightning: pip install "cgnl[train]"\n')
+
+
+def test_every_command_has_an_extra():
+    extras = importlib.metadata.metadata("cgnl").get_all("Provides-Extra")
+    assert {extra_of(command) for command in COMMANDS} <= set(extras or ())
+
+
+@pytest.mark.parametrize("arguments", [[], ["--version"]], ids=str)
+def test_main_ends_quietly_when_nobody_reads_on(monkeypatch, tmp_path, arguments):
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr("builtins.print", lambda *_, **__: (_ for _ in ()).throw(BrokenPipeError))
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(arguments) == 1
 
 
 @pytest.mark.parametrize(

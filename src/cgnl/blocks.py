@@ -94,7 +94,7 @@ class _Residual(nn.Module):
         raise NotImplementedError
 
     def run_fused(self, x: Tensor) -> Tensor | None:  # noqa: ARG002
-        """The whole block by fused kernels, or None where they do not apply."""
+        """[B, C, *positions] -> the same, the whole block by fused kernels, or None where they do not apply."""
         return None
 
     def _grouped(self, t: Tensor) -> Tensor:
@@ -183,18 +183,19 @@ class CGNL(_Residual):
         channels: channels of the input and the output.
         inner_channels: channels of theta, phi and g; ``channels // 2`` unless given.
         ndim: position axes: 1 sequences, 2 images, 3 video.
-        groups: channel groups, within which elements are related.
+        groups: channel groups, 8 unless given, within which elements are related.
         kernel: a ``cgnl.kernels`` object, or ``"dot"``, ``"embedded_gaussian"``, ``"rbf"`` for one with its defaults.
         norm: ``"batch"`` (the paper), ``"group"`` (the released code, whose GroupNorm over the same groups cancels the
             attention but for its sign) or None.
         scale: None (paper), ``"sqrt"`` (released code's ``use_scale``) or ``"resolution"`` (times 784 / N, so that a
             network can be tested at another resolution or clip length than it was trained at).
         normalize: divide each row of the pairwise matrix by its sum; see ``cgnl.ops.compact_generalized_non_local``.
-        zero_init: start as an exact identity (norm weight 0, or ``z`` 0 without a norm). theta, phi, g and z then
+        zero_init: True starts as an exact identity (norm weight 0, or ``z`` 0 without a norm). theta, phi, g and z then
             receive gradients from the second step on.
         backend: ``"auto"`` takes the fused kernels where they apply and gain, ``"fused"`` wherever they apply and
             raises elsewhere, ``"reference"`` never takes them.
         recompute: the fused kernels keep nothing for backward but the input: less memory, a little slower.
+        device, dtype: of the parameters, torch's own unless given; the norm is float32 at least.
 
     Shape: [B, channels, *positions] -> the same.
     """
@@ -232,7 +233,7 @@ class CGNL(_Residual):
     def attention(self, theta: Tensor, phi: Tensor, g: Tensor) -> tuple[int, Tensor, Tensor | None]:
         """First power, coefficients [B, G, K] and those of the row sums, or None, of the polynomial in theta that y is.
 
-        Inputs are grouped, [B, G, C', *P].
+        theta, phi and g are grouped, [B, G, C', *P].
         """
         return reference.attention(theta, phi, g, self.kernel, self.scale, self.normalize)
 
@@ -345,10 +346,10 @@ class NonLocal(_Residual):
         inner_channels: channels of theta, phi and g; ``channels // 2`` unless given.
         ndim: position axes: 1 sequences, 2 images, 3 video.
         kernel: ``"embedded_gaussian"``, a softmax, or ``"dot"``.
-        scale: divide by sqrt(inner_channels) before the softmax, or the dot product by the number of positions.
+        scale: True divides by sqrt(inner_channels) before the softmax, or the dot product by the number of positions.
         subsample: max-pool the input of phi and g, 2 x 2 in space.
         norm: ``"batch"``, ``"group"`` (one group) or None.
-        zero_init: start as an exact identity.
+        zero_init, device, dtype: as for ``CGNL``.
 
     Shape: [B, channels, *positions] -> the same.
     """
@@ -395,7 +396,10 @@ class NonLocal(_Residual):
 class SimpleResidual(_Residual):
     """x + norm(z(theta(x))): a CGNL block whose attention is 1, the paper's control.
 
-    Args: as for ``CGNL``. Shape: [B, channels, *positions] -> the same.
+    Args:
+        channels, inner_channels, ndim, groups, norm, zero_init, device, dtype: as for ``CGNL``.
+
+    Shape: [B, channels, *positions] -> the same.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import __version__
-from .extras import need
+from .extras import need, with_extra
 from .spelling import nearest, printable
 
 COMMANDS = {
@@ -36,6 +36,13 @@ COMMANDS = {
 }
 """Command -> (the function that does it, what it does)."""
 
+EXTRAS = {
+    **dict.fromkeys(("data", "models", "bench"), "cli"),
+    **dict.fromkeys(("eval", "predict", "diagnose"), "train"),
+    "report": "explain",
+}
+"""Command -> the extra that it needs, where that is not called like the command."""
+
 SHORT = {"-o": "--output"}
 """Options that have a short name."""
 QUIET = ("PIL", "matplotlib", "cgnl.engine.report", "torch.serialization", "torch._weights_only_unpickler")
@@ -56,25 +63,31 @@ def usage() -> str:
     )
 
 
+def extra_of(command: str) -> str:
+    return EXTRAS.get(command, command)
+
+
 def main(arguments: list[str] | None = None) -> int:
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if command in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if command in ("-V", "--version"):
-        print(__version__)
-        return 0
-    if command not in COMMANDS:
-        wrong = f"there is no command {command!r}; there is {', '.join(COMMANDS)}"
-        print(f"cgnl: {printable(wrong)}", file=sys.stderr)
-        return 2
     for module in QUIET:
         warnings.filterwarnings("ignore", module=module)
     try:
-        run(command, rest)
+        if command in ("-h", "--help", "help"):
+            print(usage())
+        elif command in ("-V", "--version"):
+            print(__version__)
+        elif command not in COMMANDS:
+            wrong = f"there is no command {command!r}; there is {', '.join(COMMANDS)}"
+            print(f"cgnl: {printable(wrong)}", file=sys.stderr)
+            return 2
+        else:
+            run(command, rest)
     except BrokenPipeError:  # whoever read us, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except ModuleNotFoundError as error:
+        print(f"cgnl {command}: {with_extra(error, extra_of(command))}", file=sys.stderr)
+        return 2
     except (ValueError, OSError, ImportError) as error:
         print(f"cgnl {command}: {printable(error)}", file=sys.stderr)
         return 2
@@ -87,6 +100,7 @@ def run(command: str, arguments: list[str]) -> None:
     Words fill its parameters in order and then ``*more``; options go by name, and where it takes ``**settings`` by the
     dotted names of a run's settings too.
     """
+    need("jsonargparse", extra_of(command))  # before what takes a while
     module, _, name = COMMANDS[command][0].partition(":")
     function = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(function).parameters.values()
@@ -117,7 +131,7 @@ def run(command: str, arguments: list[str]) -> None:
 
 def parser_of(command: str, function: Callable[..., None], settings: bool) -> Any:
     """A parser of the function's own options, which also describes the settings of a run."""
-    jsonargparse = need("jsonargparse", "cli")
+    jsonargparse = need("jsonargparse", extra_of(command))
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     text = COMMANDS[command][1]
     parser = jsonargparse.ArgumentParser(

@@ -9,7 +9,14 @@ def need(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        top = module.partition(".")[0]
-        if error.name != top:
+        if error.name != module.partition(".")[0]:
             raise
-        raise ModuleNotFoundError(f'this needs {top}: pip install "cgnl[{extra}]"', name=top) from None
+        raise with_extra(error, extra) from None
+
+
+def with_extra(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    """The error as a sentence that says which extra of cgnl brings the module, unless it is a sentence already."""
+    if not error.name or not str(error).startswith("No module named"):
+        return error
+    top = error.name.partition(".")[0]
+    return ModuleNotFoundError(f'this needs {top}: pip install "cgnl[{extra}]"', name=top)

@@ -55,8 +55,8 @@ def insert(
         block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, a class of ours (or a partial of one), or
             ``callable(channels) -> nn.Module``.
         after: dotted names of modules whose output is [B, C, *positions].
-        channels: C. Unless given, it is read off the modules at or before the target, or off a run of ``example``.
-        example: an input of the model (a tensor, or a tuple of arguments) to run once, in eval mode.
+        channels: C; None reads it off the modules at or before the target, or off a run of ``example``.
+        example: an input of the model (a tensor, or a tuple of arguments) to run once, in eval mode; or None.
         block_options: further arguments of the block, such as ``groups=4``.
 
     Returns:
@@ -120,6 +120,10 @@ def placement(name: str, blocks: int = 1) -> list[str]:
     """Where the paper puts 1 or 5 blocks in a ResNet, or in that of a Mask R-CNN, as names for ``insert``.
 
     One block: before the last residual block of res4 (``layer3``). Five: two in res3 and three in res4.
+
+    Args:
+        name: of a network of ``create_model``, such as ``"resnet50"``.
+        blocks: 1 unless given, or 5.
     """
     match = re.fullmatch(r"(?:(?:c2d|i3d)_|(maskrcnn)_)?resnet(\d+)(?(1)_(?:fpn|c4))(?:_caffe)?", name)
     depth, within = (int(match[2]), "backbone.body." if match[1] else "") if match else (0, "")

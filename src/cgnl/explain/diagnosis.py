@@ -138,12 +138,16 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """Outcomes, and the spread of the attention; ``values`` are the coefficients by block, [samples, G, K]."""
+    """Whether the attention of a network matters, and how much it differs between samples."""
 
     outcomes: tuple[Outcome, ...]
+    """The test as it is, and with each thing in the attention's place."""
     spreads: tuple[Spread, ...]
+    """Of each block, group and order."""
     values: Mapping[str, Tensor]
+    """Coefficients of each CGNL block, [samples, G, K]."""
     orders: Mapping[str, tuple[str, ...]]
+    """What the K coefficients of each are of."""
 
 
 def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: int = 1) -> Diagnosis:
@@ -152,7 +156,7 @@ def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: i
     Args:
         blocks: those of the network whose attention is replaced, all at once.
         test: runs the samples through the network, always in one order, and says which were named rightly.
-        views: how many views of a sample follow one another.
+        views: how many views of a sample follow one another, 1 unless given.
     """
     compact = {name: block for name, block in blocks.items() if isinstance(block, CGNL)}
     softmax = [b for b in blocks.values() if isinstance(b, NonLocal) and b.kernel == "embedded_gaussian"]

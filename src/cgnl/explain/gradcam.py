@@ -13,7 +13,7 @@ def grad_cam(model: nn.Module, x: Tensor, target: int | None = None, layer: str 
 
     Args:
         model: a classifier, [1, channels, *positions] -> [1, K].
-        x: one sample.
+        x: one sample, [1, channels, *positions].
         target: the class; the predicted one unless given.
         layer: dotted name of any module; the last NL or CGNL block unless given.
     """

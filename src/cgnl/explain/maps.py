@@ -30,15 +30,17 @@ class Map(NamedTuple):
     """One map over the positions of a block, and what it is of."""
 
     name: str
+    """Such as ``"group 3, channel 14"``."""
     values: Tensor
+    """[*positions]."""
 
     @property
     def scaled(self) -> Tensor:
-        """The map in [0, 1], by its own range; a constant one, in which nothing stands out, is 0."""
+        """[*positions] from 0 to 1, by the map's own range; a constant one, in which nothing stands out, is 0."""
         return unit_range(self.values, self.values.ndim)
 
     def related(self, threshold: float = THRESHOLD) -> Tensor:
-        """Where the scaled map reaches the threshold."""
+        """Where the scaled map reaches the threshold, 0.7 unless given: a mask [*positions]."""
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold = {threshold} must be above 0 and at most 1")
         return self.scaled >= threshold
@@ -74,6 +76,7 @@ class Attention:
 
     @property
     def groups(self) -> int:
+        """G, the channel groups of the block; 1 for a non-local block."""
         return self.maps.shape[0]
 
     @property
@@ -96,7 +99,10 @@ class Attention:
         return ops.affinity(self.theta[None], self.phi[None], at, kernel=self.kernel, groups=self.groups)[0]
 
     def strongest(self, count: int = COLUMNS, group: int | None = None) -> list[Map]:
-        """The maps of the channels of largest range, of all groups or one: the columns of the paper's figure."""
+        """The maps of the ``count`` channels (5 unless given) of largest range, the columns of the paper's figure.
+
+        Of all groups, unless ``group`` names one.
+        """
         if self.non_local:
             return [Map("all channels", self.maps[0, 0])]
         if group is not None and not 0 <= group < self.groups:
@@ -207,7 +213,12 @@ def find_block(known: dict[str, CGNL | NonLocal], name: str | None) -> str:
 
 
 def unit_range(maps: Tensor, axes: int) -> Tensor:
-    """Each map, the last ``axes`` axes, brought to [0, 1] by its own range; constant ones to 0."""
+    """Each map brought to [0, 1] by its own range, constant ones to 0: [..., *positions] -> the same.
+
+    Args:
+        maps: [..., *positions].
+        axes: the number of position axes, the last ones.
+    """
     over = tuple(range(-axes, 0))
     low, high = maps.amin(over, keepdim=True), maps.amax(over, keepdim=True)
     return torch.where(high > low, (maps - low) / (high - low), 0.0)

@@ -18,13 +18,16 @@ Function = Callable[[Tensor], Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shapes of inputs, and the largest difference of the outputs for each, relative to the largest output."""
+    """How nearly something that was exported computes what the network does."""
 
     shapes: tuple[tuple[int, ...], ...]
+    """Of the inputs."""
     differences: tuple[float, ...]
+    """The largest of the outputs for each, relative to the largest output."""
 
     @property
     def largest(self) -> float:
+        """The largest of all differences."""
         return max(self.differences)
 
 

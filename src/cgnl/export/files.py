@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..extras import need
+from ..models.made_with import config_of, network_of
 from ..surgery import in_eval_mode
 from .agreement import Agreement, agree, example_inputs, outputs_of
 from .onnx import to_onnx
@@ -34,12 +35,10 @@ def to_safetensors(
     network: nn.Module, about: Mapping[str, str] | None = None, size: Sequence[int] = ()
 ) -> tuple[bytes, Agreement]:
     """The weights, checked by building the network of ``create_model`` again."""
-    from ..models.pretrained import Network, config_of
-
     safetensors = need("safetensors.torch", "vision")
     weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
     content = safetensors.save(weights, {"format": "pt", **(about or {})})
-    again = Network(**config_of(network)).network
+    again = network_of(**config_of(network))
     again.load_state_dict(safetensors.load(content))
     return content, _compare(network, again, size)
 

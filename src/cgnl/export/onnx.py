@@ -27,7 +27,7 @@ def to_onnx(
 
     Args:
         model: a float32 network of ours; of a detector, its backbone is exported.
-        about: text to put into the file's metadata.
+        about: text to put into the file's metadata, or None.
         size: [frames,] height and width of a sample that the network was made for, to be checked too.
     """
     model = part_that_exports(model)

@@ -52,7 +52,7 @@ def to_program(
 
     Args:
         model: a float32 network of ours; of a detector, its backbone is exported.
-        about: text to put beside the program, by the name of its file.
+        about: text to put beside the program, by the name of its file, or None.
         size: [frames,] height and width of a sample that the network was made for, to be checked too.
     """
     model = part_that_exports(model)

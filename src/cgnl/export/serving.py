@@ -21,7 +21,7 @@ def for_inference(
         model: [B, 3, H, W] or [B, 3, T, H, W] -> Tensor.
         device: where the copy is; where the network is unless given.
         dtype: of the copy and its input; unless given, bfloat16 on a GPU and float32 on a CPU.
-        graphs: whether to make CUDA graphs. A graph answers one request at a time.
+        graphs: whether to make CUDA graphs (True). A graph answers one request at a time.
 
     Returns:
         A module that takes input of any dtype, layout and device, and returns a tensor of ``dtype`` on ``device``.

@@ -65,9 +65,9 @@ def create_model(
         num_classes: outputs of the classifier, 1000 unless given; of Mask R-CNN, with the background, 91.
         weights: a file with a state dict (an image network's is inflated for video, and becomes the backbone of
             Mask R-CNN, whose first layers it freezes), or the name of torchvision's weights, such as
-            ``"IMAGENET1K_V1"``. What was loaded, new and ignored goes to the log.
-        dropout: before the classifier; Mask R-CNN has none.
-        after: names of modules to put blocks behind, instead of ``blocks``.
+            ``"IMAGENET1K_V1"``; None draws them. What was loaded, new and ignored goes to the log.
+        dropout: before the classifier, 0.5 unless given; Mask R-CNN has none.
+        after: names of modules to put blocks behind; the paper's places for ``blocks`` unless given.
         block_options: arguments of the block, such as ``groups=4`` or ``norm="group"``.
 
     Returns:
@@ -91,7 +91,7 @@ def create_model(
     made_with: Any = {"network": name, "num_classes": num_classes, "dropout": dropout}
     if block is not None:
         made_with |= {"block": block, **({"after": after} if after else {"blocks": blocks}), **block_options}
-    model.made_with = made_with  # for models.pretrained, which builds it again
+    model.made_with = made_with  # for models.made_with, which builds it again
     return model
 
 

@@ -1,6 +1,5 @@
 """Networks as folders and repositories in Hugging Face's convention: config.json beside model.safetensors."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -11,9 +10,7 @@ import torch
 from torch import nn
 
 from ..extras import need
-from ..ops import kernels
-from ..surgery import BLOCKS
-from . import create_model
+from .made_with import config_of, network_of
 from .weights import check_size, read_state_dict
 
 hub = need("huggingface_hub", "hub")
@@ -39,8 +36,8 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
 
     Args:
         network: a name for ``create_model``, or a network that it made.
-        classes: what the outputs mean.
-        preprocessing: how pixels are made ready; kept as it is.
+        classes: what the outputs mean, or None.
+        preprocessing: how pixels are made ready, kept as it is, or None.
         options: further arguments of ``create_model``.
     """
 
@@ -54,7 +51,7 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
     ):
         super().__init__()
         if isinstance(network, str):
-            network = _create(network, {name: _decoded(value) for name, value in options.items()})
+            network = network_of(network, **options)
         elif options:
             raise ValueError(f"the network is made already, but options are given: {', '.join(options)}")
         self.network, self.classes, self.preprocessing = network, classes and tuple(classes), preprocessing
@@ -65,6 +62,7 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
         }
 
     def forward(self, *arguments: Any) -> Any:
+        """What the network makes of its own arguments."""
         return self.network(*arguments)
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -78,7 +76,12 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **arguments: Any):
-        """A network from a folder or from Hugging Face; ``ValueError`` where it is none, whatever its files hold."""
+        """A network from a folder or from Hugging Face; ``ValueError`` where it is none, whatever its files hold.
+
+        Args:
+            pretrained_model_name_or_path: the folder, or ``somebody/birds``.
+            arguments: those of ``PyTorchModelHubMixin.from_pretrained``, such as ``revision``.
+        """
         name = pretrained_model_name_or_path
         try:
             return super().from_pretrained(name, **arguments)
@@ -128,36 +131,3 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
             reason = str(error).splitlines()[-1].strip()
             raise ValueError(f"the weights of {model_id} are of another network: {reason}") from None
         return model.to(map_location).eval()
-
-
-def config_of(network: nn.Module) -> dict[str, Any]:
-    """What ``Network`` needs to build a network of ``create_model`` again, as JSON has it."""
-    made_with = getattr(network, "made_with", None)
-    if made_with is None:
-        raise ValueError(f"this {type(network).__name__} was not made by cgnl.create_model")
-    block = made_with.get("block")
-    if block is not None and not isinstance(block, str):
-        named = next((n for n, cls in BLOCKS.items() if block is cls), None)
-        if named is None:
-            raise ValueError(f"the block {block!r} has no name: a file can only name {', '.join(BLOCKS)}")
-        made_with = made_with | {"block": named}
-    return {name: _encoded(value) for name, value in made_with.items()}
-
-
-def _encoded(value: Any) -> Any:
-    if isinstance(value, kernels.Kernel):
-        return {"kernel": type(value).__name__, "arguments": list(dataclasses.astuple(value))}
-    return value
-
-
-def _decoded(value: Any) -> Any:
-    if not isinstance(value, dict) or value.get("kernel") not in kernels.__all__:
-        return value
-    return getattr(kernels, value["kernel"])(*value["arguments"])
-
-
-def _create(name: str, options: dict[str, Any]) -> nn.Module:
-    try:
-        return create_model(name, **options)
-    except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
-        raise ValueError(f"{name} cannot be built: {str(error).partition(chr(10))[0]}") from None

@@ -40,6 +40,10 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     Image weights are inflated for a video network, and become the backbone of a Mask R-CNN. New may be whole inserted
     blocks, and all but the backbone; new here and ignored there, classifiers for another number of classes. Anything
     else that does not fit raises ``ValueError`` and changes nothing.
+
+    Args:
+        model: the network, changed in place.
+        weights: a state dict, or a .safetensors or torch file that holds one.
     """
     state = weights if isinstance(weights, Mapping) else read_state_dict(weights)
     here = model.state_dict()
@@ -77,6 +81,10 @@ def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:
     Their block is the extra layer ``layer3.5`` of a ResNet-50, with submodules t, p, g, z and gn or bn, and moves the
     residual blocks behind it up by one; ours is ``layer3.4_cgnl``. Build the network with the same block:
     ``create_model("resnet50", block="cgnl", norm="group", ...)`` or ``create_model("resnet50", block="nl", ...)``.
+
+    Args:
+        model: the network, changed in place.
+        path: the checkpoint, a torch file.
     """
     state = read_state_dict(path)
     theirs = {m[1]: int(m[2]) for name in state if (m := re.fullmatch(r"(layer\d)\.(\d+)\.t\.weight", name))}

@@ -34,13 +34,13 @@ def compact_generalized_non_local(
         theta, phi, g: [B, C, *positions] with one, two or three position axes, any strides.
         kernel: the pairwise function, a ``cgnl.kernels`` object or the name of one with its defaults: ``"dot"``,
             ``"embedded_gaussian"`` (the series of exp(theta phi), no softmax), ``"rbf"``.
-        groups: the channels are cut into this many groups, and only elements of one group are related.
+        groups: the channels are cut into this many groups, 1 unless given, and only elements of one group are related.
         scale: None (paper); ``"sqrt"`` divides by sqrt(N C') (released code); ``"resolution"`` multiplies by 784 / N.
         normalize: divide each row of the pairwise matrix by its sum. Refused where alpha_0^2 = 0 (``Dot``) and for
             ``EmbeddedGaussian`` of odd order; ``GaussianRBF(beta="exact")`` is its natural partner.
-        process_group: the inputs are this process's share of the positions. Only the B G (P + 1) sums travel, twice as
-            many with ``normalize`` (plus B G norms for ``beta="norm"`` and one count with ``scale``), in one message
-            forward and one backward.
+        process_group: None, or the processes of whose positions the inputs are this one's share. Only the B G (P + 1)
+            sums travel, twice as many with ``normalize`` (plus B G norms for ``beta="norm"`` and one count with
+            ``scale``), in one message forward and one backward.
         backend: ``"auto"`` or ``"reference"``; ``"fused"`` raises, since fused kernels take the whole block.
 
     Returns:

@@ -30,7 +30,7 @@ class Kernel:
         raise NotImplementedError
 
     def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
-        """f itself, element by element: the limit of the series."""
+        """f itself for each theta_i and phi_j, the limit of the series: [*shape] of theta and phi, which broadcast."""
         raise NotImplementedError
 
     @property
@@ -67,6 +67,7 @@ class EmbeddedGaussian(Kernel):
     """exp(theta_i phi_j), without the softmax's normalisation."""
 
     order: int = 3
+    """P, 3 unless given: the highest power of the series."""
 
     def __post_init__(self):
         _check_order(self.order)
@@ -96,8 +97,11 @@ class GaussianRBF(Kernel):
     """
 
     order: int = 3
+    """P, 3 unless given: the highest power of the series."""
     gamma: float = 1e-4
+    """How fast f falls with the distance, 0.0001 unless given."""
     beta: Literal["paper", "norm", "exact"] = "paper"
+    """``"paper"``, ``"norm"`` or ``"exact"``, as above."""
 
     def __post_init__(self):
         _check_order(self.order)
@@ -114,7 +118,10 @@ class GaussianRBF(Kernel):
         return tuple(accumulate(ratios, mul, initial=beta))
 
     def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
-        """For ``beta="norm"``, f without its constant: an element does not know the norm of its sample and group."""
+        """f itself for each theta_i and phi_j: [*shape] of theta and phi, which broadcast.
+
+        For ``beta="norm"`` without its constant: an element does not know the norm of its sample and group.
+        """
         if self.beta == "exact":
             return torch.exp(-self.gamma * (theta - phi) ** 2)
         return torch.exp(2 * self.gamma * (theta * phi - (1 if self.beta == "paper" else 0)))

@@ -23,9 +23,14 @@ def non_local(
 ) -> Tensor:
     """Y = f(theta, phi) g over positions (eq. 1): the original non-local operation.
 
-    ``kernel="embedded_gaussian"`` is a softmax over the positions of phi, its logits divided by sqrt(C) when ``scale``;
-    ``kernel="dot"`` is theta phi^T, divided by the number of phi's positions when ``scale``. phi and g may have fewer
-    positions than theta.
+    Args:
+        theta: [B, C, *positions] with one, two or three position axes, any strides.
+        phi, g: [B, C, *positions], which may be fewer than those of theta.
+        kernel: ``"embedded_gaussian"``, a softmax over the positions of phi, or ``"dot"``, theta phi^T.
+        scale: True divides the logits of the softmax by sqrt(C), or the dot product by the number of phi's positions.
+
+    Returns:
+        [B, C, *positions of theta] in g's dtype.
     """
     check_non_local_kernel(kernel)
     check_inputs(theta, phi, g, same_positions=False)
@@ -73,8 +78,14 @@ def generalized_non_local(
 ) -> Tensor:
     """vec(Y) = f(vec(theta), vec(phi)) vec(g) in each group (eq. 8), with the exact f and the whole NC' x NC' matrix.
 
-    Quadratic in time and memory: for small inputs, and for checking ``compact_generalized_non_local``, whose arguments
-    it shares.
+    Quadratic in time and memory: for small inputs, and for checking ``compact_generalized_non_local``.
+
+    Args:
+        theta, phi, g: as for ``compact_generalized_non_local``.
+        kernel, groups, scale, normalize: as for ``compact_generalized_non_local``.
+
+    Returns:
+        [B, C, *positions] in g's dtype.
     """
     kernel = kernels.resolve(kernel)
     check_inputs(theta, phi, g, groups)
@@ -153,8 +164,14 @@ def attention(
 def affinity(theta: Tensor, phi: Tensor, at: Sequence[int], *, kernel: str | Kernel = "dot", groups: int = 1) -> Tensor:
     """Rows of the pairwise matrix Theta Phi^T, from its factors: how each element of phi answers theta at ``at``.
 
-    ``at`` is a position, giving one row for each of its channels, [B, C, C', *positions], or (channel, *position),
-    giving that row alone, [B, C', *positions]. C' are the channels of the group that the row's own channel is in.
+    Args:
+        theta, phi: [B, C, *positions], as for ``compact_generalized_non_local``.
+        at: a position, or (channel, *position).
+        kernel, groups: as for ``compact_generalized_non_local``.
+
+    Returns:
+        One row for each channel of the position, [B, C, C', *positions], or that of the channel alone,
+        [B, C', *positions]. C' are the channels of the group that the row's own channel is in.
     """
     kernel = kernels.resolve(kernel)
     check_inputs(theta, phi, phi, groups)
@@ -180,7 +197,13 @@ def non_local_affinity(
 ) -> Tensor:
     """One row of the non-local operation's matrix: how much each position of phi counts for theta's position ``at``.
 
-    Arguments are those of ``non_local``. Returns [B, *positions of phi].
+    Args:
+        theta, phi: as for ``non_local``.
+        at: a position of theta.
+        kernel, scale: as for ``non_local``.
+
+    Returns:
+        [B, *positions of phi] in theta's dtype.
     """
     check_non_local_kernel(kernel)
     check_inputs(theta, phi, phi, same_positions=False)
