@@ -1,6 +1,7 @@
 """What rows are told at each scale."""
 
 import pytest
+import torch
 
 from cgnl.engine.checkpoint import build_network
 from cgnl.engine.config import EMBEDDED, load
@@ -36,8 +37,10 @@ def test_settings_of_embedded_need_nothing():
         config = row.config(settings_of(TABLES[name], row, "embedded"))
         assert config.data.dataset in EMBEDDED
         assert config.model.weights is None
+        if str(config.model) not in seen:
+            with torch.device("meta"):
+                assert build_network(config.model, 4) is not None
         seen.add(str(config.model))
-        assert build_network(config.model, 4) is not None
     assert len(seen) > 20
 
 

@@ -119,11 +119,17 @@ def test_worker_begins_nothing_after_its_time(runs, monkeypatch):
     assert Worker(runs, time.time() + 100)()
 
 
-def test_worker_stops_by_the_clock(runs, monkeypatch):
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN], ids=["in front", "in the background"])
+def test_worker_stops_by_the_clock(runs, monkeypatch, before):
     monkeypatch.setattr(work, "make", lambda *_: time.sleep(30))
-    before = time.time()
-    assert not Worker(runs, before + 0.2)()
-    assert time.time() - before < 20
+    own = signal.signal(signal.SIGINT, before)
+    try:
+        began = time.time()
+        assert not Worker(runs, began + 1)()
+        assert time.time() - began < 20
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, own)
     assert not any(run.finished for run in runs)
 
 

@@ -1,5 +1,6 @@
 """Small networks with blocks in them, whose input may be of any size."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from cgnl.engine.checkpoint import build_network, write
 from cgnl.engine.config import load, nested, plain
 from cgnl.models import NETWORKS
+from cgnl.surgery import inserted
 from tests.engine.conftest import PICTURES, VIDEOS, cgnl  # noqa: F401
 
 CLASSES = ["finch", "gull", "owl"]
@@ -49,6 +51,16 @@ def stir(model: nn.Module) -> nn.Module:
         elif value.is_floating_point():
             value.copy_(torch.randn(value.shape, generator=draws) * 0.3)
     return model.eval()
+
+
+def shorten(model: nn.Module) -> nn.Module:
+    """A ResNet, or what is built on one, with a residual block and our own block in each stage."""
+    blocks = inserted(model)
+    for name, stage in model.named_modules():
+        if re.search(r"(^|\.)layer\d$", name):
+            for child in [n for n, _ in stage.named_children() if n != "0" and f"{name}.{n}" not in blocks]:
+                delattr(stage, child)
+    return model
 
 
 @pytest.fixture

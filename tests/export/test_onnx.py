@@ -15,7 +15,7 @@ from cgnl.export.agreement import outputs_of
 from cgnl.export.onnx import convert, session
 from cgnl.export.program import trace
 from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Taylor
-from tests.export.conftest import Small, stir
+from tests.export.conftest import Small, shorten, stir
 
 KERNELS = {
     "dot": {"kernel": Dot()},
@@ -55,12 +55,12 @@ def test_block_exports_for_every_shape(block):
     clips = [] if module.ndim == 2 else [3]
     program = trace(module, torch.randn(2, 8, *clips, 6, 7))
     assert not [node for node in program.graph.nodes if "cgnl" in str(node.target)]  # plain tensor code
-    run = session(convert(program, {0: "batch"}))
+    run, loaded = session(convert(program, {0: "batch"})), program.module()
     for frames, (batch, *size) in enumerate(SHAPES, start=1):
         x = torch.randn(batch, 8, *(frames for _ in clips), *size)
         with torch.no_grad():
             expected = module(x)
-            assert largest_difference(program.module()(x), expected) < BAR
+            assert largest_difference(loaded(x), expected) < BAR
         assert largest_difference(run(x)[0], expected) < BAR
 
 
@@ -75,7 +75,7 @@ def test_block_exports_for_every_shape(block):
     ids=str,
 )
 def test_network_exports(network, options, shape):
-    model: Any = cgnl.create_model(network, num_classes=4, zero_init=False, **options).eval()
+    model: Any = shorten(cgnl.create_model(network, num_classes=4, zero_init=False, **options)).eval()
     content, agreement = to_onnx(model, {"note": "hello"})
     assert agreement.largest < BAR
     assert len(agreement.shapes) == 5
@@ -95,7 +95,7 @@ def test_network_exports(network, options, shape):
 
 @pytest.mark.parametrize(("network", "size"), [("maskrcnn_resnet50_fpn", (57, 44)), ("c2d_resnet18", (9, 40, 33))])
 def test_program_of_a_network_can_be_loaded(network, size):
-    model = cgnl.create_model(network, num_classes=4, block="cgnl", groups=4, zero_init=False)
+    model = shorten(cgnl.create_model(network, num_classes=4, block="cgnl", groups=4, zero_init=False))
     content, agreement = to_program(model, {"cgnl.json": "{}"}, size)
     assert model.training  # as it was
     assert agreement.shapes[-1] == (1, 3, *size)

@@ -107,11 +107,16 @@ def interrupted_at(deadline: float | None) -> Iterator[None]:
         return
     timer = threading.Timer(max(0.0, deadline - time.time()), os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:  # as shells start what runs in the background of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def workers(runs: Sequence[Run], budget: float | None, jobs: int, keep: bool) -> list[Worker]:
