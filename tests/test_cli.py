@@ -141,7 +141,7 @@ def hide(monkeypatch):
     ("package", "arguments", "extra"),
     [
         ("torchvision", ["models", "size=32"], "vision"),
-        ("gradio", ["app", "best.ckpt"], "app"),
+        ("matplotlib", ["app", "best.ckpt"], "app"),
         ("jsonargparse", ["models"], "cli"),
         ("jsonargparse", ["predict"], "train"),
         ("jsonargparse", ["reproduce"], "reproduce"),

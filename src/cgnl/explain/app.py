@@ -54,7 +54,7 @@ def app(
         port: of the address; the first free one from 7860 on unless given.
         device: cpu, cuda, or auto.
     """
-    need("gradio", "app")
+    need("matplotlib", "app")
     if port is not None and not 0 < port < 2**16:
         raise ValueError(f"port = {port} must be from 1 to 65535")
     networks = open_networks([checkpoint, *([other] if other else [])], device)
