@@ -25,6 +25,10 @@ if INTERPRETED and importlib.util.find_spec("triton"):
 os.environ.pop("TRITON_INTERPRET", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)

@@ -351,6 +351,7 @@ main(["eval", str(last), "--json", "devices=2", "accelerator=cpu"])
 """
 
 
+@pytest.mark.long
 def test_two_processes_test_every_picture_once(tmp_path):
     root = write_scenes(tmp_path / "scenes", {"train2017": 9, "val2017": 5})
     given = {name.replace("__", "."): value for name, value in SETTINGS.items() if name != "recipe"}

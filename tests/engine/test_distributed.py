@@ -175,11 +175,13 @@ def assert_same_table(folder: Path, other: Path):
             assert float(row[name]) == pytest.approx(float(value), rel=tolerance, abs=0), name
 
 
+@pytest.mark.long
 def test_train_in_processes_it_starts_equals_one(launched, alone):
     assert_near(weights(alone / "last.ckpt"), weights(launched[0] / "last.ckpt"))
     assert_same_table(launched[0], alone)
 
 
+@pytest.mark.long
 def test_train_in_processes_of_torchrun_equals_one(torchrun, alone):
     assert_near(weights(alone / "last.ckpt"), weights(torchrun / "run" / "last.ckpt"))
     assert_same_table(torchrun / "run", alone)
@@ -234,6 +236,7 @@ def several(folder: Path) -> list[str]:
     return [word for word in options(**given, devices=2, runs=folder) if not word.startswith("name=")]
 
 
+@pytest.mark.long
 def test_train_that_lost_a_process_it_started_says_so_and_goes_on(launched, tmp_path):
     ended = call(tmp_path, DEADLY, *several(tmp_path))
     assert (ended.returncode, ended.stderr) == (2, LOST)

@@ -162,6 +162,7 @@ def test_alone_is_one_at_a_time(tmp_path):
         assert again
 
 
+@pytest.mark.long
 def test_two_copies_do_not_make_a_run_twice(start, tmp_path):
     """Also where each of them has several workers."""
     copies = [start("--jobs", "2"), start()]
@@ -172,6 +173,7 @@ def test_two_copies_do_not_make_a_run_twice(start, tmp_path):
     assert (tmp_path / "out" / "toy.md").exists()
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_it_goes_on(start, tmp_path):
     before, ended = 0, set()
     for moment in (0.1, 1.5):
