@@ -85,11 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read us, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ModuleNotFoundError as error:
-        print(f"cgnl {command}: {with_extra(error, extra_of(command))}", file=sys.stderr)
-        return 2
     except (ValueError, OSError, ImportError) as error:
-        print(f"cgnl {command}: {printable(error)}", file=sys.stderr)
+        missing = isinstance(error, ModuleNotFoundError)
+        said = with_extra(error, extra_of(command)) if missing else error
+        print(f"cgnl {command}: {printable(said)}", file=sys.stderr)
         return 2
     return 0
 

@@ -6,6 +6,7 @@ import torch
 from cgnl.bench import serving
 from cgnl.bench.measure import percentile
 from cgnl.bench.settings import read
+from cgnl.bench.subjects import choose
 from cgnl.cli import main
 
 SMALL = ["network=resnet18", "blocks=1", "size=32", "seconds=0.001"]
@@ -14,6 +15,10 @@ SMALL = ["network=resnet18", "blocks=1", "size=32", "seconds=0.001"]
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(serving, "FEWEST", 4)
+
+
+def ways(*names):
+    return choose(names, serving.WAYS)
 
 
 def test_percentile_of_known_times():
@@ -32,7 +37,7 @@ def test_latencies_are_enough_unless_they_take_too_long(monkeypatch):
 
 def test_serve_measures_what_is_right():
     setting = read("serve", {"network": "resnet18", "blocks": 1, "size": "32", "batch": 2, "seconds": 1e-3}, "cpu")
-    rows = {row.row: row for row in serving.serve(setting, ["reference", "fused", "folded", "plain folded graph"])}
+    rows = {row.row: row for row in serving.serve(setting, ways("reference", "fused", "folded", "plain folded graph"))}
     for name in ("reference", "folded"):
         row = rows[name]
         assert row.error is not None
@@ -47,13 +52,12 @@ def test_serve_measures_what_is_right():
     assert rows["plain folded graph"].error is None
 
 
-def test_serve_goes_on_when_a_way_fails(monkeypatch):
+def test_serve_goes_on_when_a_way_fails():
     def fail(*_):
         raise RuntimeError("no room\nat all")
 
-    monkeypatch.setitem(serving.WAYS, "reference", serving.Way(fail))
     setting = read("serve", {"network": "resnet18", "blocks": 1, "size": "32", "seconds": 1e-3}, "cpu")
-    failed, folded = serving.serve(setting, ["reference", "folded"])
+    failed, folded = serving.serve(setting, [serving.Way("broken", fail), *ways("folded")])
     assert (failed.note, failed.ms) == ("no room", None)
     assert folded.ms is not None
 

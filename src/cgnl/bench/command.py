@@ -107,15 +107,15 @@ def bench(
 
 
 def _serve(settings: Sequence[Setting], rows: str | None, csv: str | None) -> list[serving.Served]:
-    names, first = serving.chosen(rows), settings[0]
+    ways, first = choose(rows.split(","), serving.WAYS) if rows else list(serving.WAYS), settings[0]
     serving.check(first)
     if csv:
         report.check_csv(Path(csv), serving.Served)
-    width, measured = max(map(len, names)), []
+    width, measured = max(len(way.name) for way in ways), []
     with precision(first.tf32):
         print(serving.header(first), serving.title_line(width), sep="\n\n", flush=True)
         for setting in settings:
-            for row in serving.serve(setting, names):
+            for row in serving.serve(setting, ways):
                 print(serving.line(row, width), flush=True)
                 measured.append(row)
     print(f"\n{serving.LEGEND}")

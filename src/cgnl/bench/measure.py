@@ -1,5 +1,6 @@
 """Time and memory of a step."""
 
+import math
 import os
 import statistics
 import time
@@ -27,10 +28,7 @@ class Times:
 
 
 def quantiles(times: Sequence[float]) -> Times:
-    if len(times) == 1:
-        return Times(times[0], times[0], times[0])
-    tenths = statistics.quantiles(times, n=10, method="inclusive")
-    return Times(tenths[4], tenths[1], tenths[7])
+    return Times(percentile(times, 50), percentile(times, 20), percentile(times, 80))
 
 
 def percentile(times: Sequence[float], percent: int) -> float:
@@ -45,8 +43,8 @@ def measure(
     clear()
     step()
     if device.type != "cuda":
-        _by_clock(step, clear, seconds / 5)
-        return quantiles(_by_clock(step, clear, seconds))
+        by_clock(step, seconds / 5, clear)
+        return quantiles(by_clock(step, seconds, clear))
     with torch.cuda.device(device):
         estimate = 1e-3 * statistics.median(_by_events(step, clear, FEWEST))
         repetitions = min(max(int(seconds / max(estimate, 1e-6)), FEWEST), MOST)
@@ -60,13 +58,23 @@ def captured(step: Callable[[], Any], clear: Callable[[], None]) -> Callable[[],
     return graph.replay
 
 
-def _by_clock(step: Callable[[], Any], clear: Callable[[], None], seconds: float) -> list[float]:
+def by_clock(
+    step: Callable[[], Any],
+    seconds: float,
+    clear: Callable[[], None] = lambda: None,
+    fewest: int = FEWEST,
+    most: float = MOST,
+    longest: float = math.inf,
+) -> list[float]:
+    """Milliseconds of repetitions: for so long, at most ``most``, but ``fewest`` unless these take ``longest``."""
     times: list[float] = []
-    while len(times) < FEWEST or (sum(times) < 1e3 * seconds and len(times) < MOST):
+    total = 0.0
+    while (len(times) < fewest and total < longest) or (total < seconds and len(times) < most):
         clear()
         start = time.perf_counter()
         step()
-        times.append(1e3 * (time.perf_counter() - start))
+        total += (took := time.perf_counter() - start)
+        times.append(1e3 * took)
     return times
 
 

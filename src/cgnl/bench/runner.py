@@ -3,9 +3,10 @@
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
+from typing import Any
 
 import torch
 
@@ -18,8 +19,8 @@ from .subjects import BENCHMARKS, Call, Subject, choose
 
 
 @dataclass(frozen=True)
-class Row:
-    """What was measured of a subject; None where it was not, and then ``note`` says why."""
+class Heading:
+    """What was measured, where and when."""
 
     benchmark: str
     row: str
@@ -31,6 +32,12 @@ class Row:
     device: str
     torch: str
     time: str
+
+
+@dataclass(frozen=True)
+class Row(Heading):
+    """What was measured of a subject; None where it was not, and then ``note`` says why."""
+
     ms: float | None = None
     ms_20: float | None = None
     ms_80: float | None = None
@@ -52,18 +59,21 @@ def device_name(device: torch.device) -> str:
     return f"CPU, {threads} threads" if threads > 1 else "CPU, 1 thread"
 
 
-def blank(subject: Subject, setting: Setting) -> Row:
-    return Row(
-        benchmark=setting.benchmark,
-        row=subject.name,
-        mode=setting.mode,
-        shape="x".join(map(str, setting.shape)),
-        dtype=setting.dtype_name,
-        kernel=str(setting.kernel) if subject.like_reference else "-",
-        settings=setting.words,
-        device=device_name(setting.device),
-        torch=torch.__version__,
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
+def heading(row: str, setting: Setting, like_reference: bool = True) -> dict[str, Any]:
+    """The fields of ``Heading``; what is not like the reference has no kernel."""
+    return asdict(
+        Heading(
+            benchmark=setting.benchmark,
+            row=row,
+            mode=setting.mode,
+            shape="x".join(map(str, setting.shape)),
+            dtype=setting.dtype_name,
+            kernel=str(setting.kernel) if like_reference else "-",
+            settings=setting.words,
+            device=device_name(setting.device),
+            torch=torch.__version__,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
     )
 
 
@@ -80,7 +90,7 @@ def measure_rows(setting: Setting, subjects: Iterable[Subject], ceilings: Ceilin
     for subject in subjects:
         (counted,) = choose([subject.counts_as], benchmark.subjects) if subject.counts_as else [subject]
         torch.compiler.reset()
-        row = blank(subject, setting)
+        row = Row(**heading(subject.name, setting, subject.like_reference))
         try:
             with redirect_stdout(io.StringIO()):  # peers talk
                 call, setting_, verdict = _checked(subject, setting, truth)

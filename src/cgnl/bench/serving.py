@@ -1,22 +1,21 @@
 """``cgnl bench serve``: how many samples a second a network answers, and how long 99 of 100 requests take at most."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ..export import for_inference
-from ..spelling import nearest
 from .cases import draw
 from .checks import check_batch, relative_error, settle
-from .measure import percentile
-from .runner import device_name, reason
+from .measure import by_clock, percentile
+from .runner import Heading, device_name, heading, reason
 from .settings import Setting
-from .subjects import plain_name, whole_network
+from .subjects import whole_network
 
 BATCHES = 1, 8, 64
 """Samples of a request, unless it is said."""
@@ -31,17 +30,9 @@ Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(Heading):
     """What was measured of a way to answer; None where it was not, and then ``note`` says why."""
 
-    row: str
-    shape: str
-    dtype: str
-    kernel: str
-    settings: str
-    device: str
-    torch: str
-    time: str
     per_second: float | None = None
     ms: float | None = None
     ms_99: float | None = None
@@ -75,30 +66,22 @@ def _plain(setting: Setting, _: Weights) -> nn.Module:
 class Way:
     """A way to answer requests."""
 
+    name: str
     build: Callable[[Setting, Weights], Callable[[Tensor], Tensor]]
     only_on_gpu: bool = False
     checked: bool = True
 
 
-WAYS = {
-    "reference": Way(partial(_as_it_is, backend="reference")),
-    "fused": Way(partial(_as_it_is, backend="fused"), only_on_gpu=True),
-    "folded": Way(_ready),
-    "folded graph": Way(partial(_ready, graphs=True), only_on_gpu=True),
-    "folded compiled": Way(_compiled),
-    "folded compiled graph": Way(partial(_compiled, mode="reduce-overhead"), only_on_gpu=True),
-    "plain folded graph": Way(_plain, checked=False),
-}
+WAYS = (
+    Way("reference", partial(_as_it_is, backend="reference")),
+    Way("fused", partial(_as_it_is, backend="fused"), only_on_gpu=True),
+    Way("folded", _ready),
+    Way("folded graph", partial(_ready, graphs=True), only_on_gpu=True),
+    Way("folded compiled", _compiled),
+    Way("folded compiled graph", partial(_compiled, mode="reduce-overhead"), only_on_gpu=True),
+    Way("plain folded graph", _plain, checked=False),
+)
 """Fused kernels run in all rows but the first, where there is a GPU. ``graph`` means nothing on a CPU."""
-
-
-def chosen(names: str | None) -> list[str]:
-    """The ways with these names, divided by commas."""
-    known = {plain_name(name): name for name in WAYS}
-    wanted = [plain_name(name) for name in names.split(",")] if names else list(known)
-    if unknown := [name for name in wanted if name not in known]:
-        raise ValueError(f"there is no row {unknown[0]!r}{nearest(unknown[0], known)}")
-    return [name for key, name in known.items() if key in wanted]
 
 
 def check(setting: Setting) -> None:
@@ -108,23 +91,14 @@ def check(setting: Setting) -> None:
     whole_network(setting, "cgnl")
 
 
-def serve(setting: Setting, names: Iterable[str]) -> Iterator[Served]:
+def serve(setting: Setting, ways: Iterable[Way]) -> Iterator[Served]:
     """A row for each way, as it comes. Whatever goes wrong with one, the others go on."""
     weights, x, truth = _truth(setting)
-    for name in names:
-        row = Served(
-            row=name,
-            shape="x".join(map(str, setting.shape)),
-            dtype=setting.dtype_name,
-            kernel=str(setting.kernel),
-            settings=setting.words,
-            device=device_name(setting.device),
-            torch=torch.__version__,
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+    for way in ways:
+        row = Served(**heading(way.name, setting))
         torch.compiler.reset()
         try:
-            yield _served(row, WAYS[name], setting, weights, x, truth)
+            yield _served(row, way, setting, weights, x, truth)
         except Exception as error:
             yield replace(row, note=reason(error))
         if setting.device.type == "cuda":
@@ -165,12 +139,7 @@ def latencies(request: Callable[[], object], seconds: float) -> list[float]:
     """Milliseconds of requests one after another: for so long, and enough of them unless they take too long."""
     for _ in range(3):
         request()
-    times: list[float] = []
-    while sum(times) < 1e3 * seconds or (len(times) < FEWEST and sum(times) < 1e3 * LONGEST):
-        start = time.perf_counter()
-        request()
-        times.append(1e3 * (time.perf_counter() - start))
-    return times
+    return by_clock(request, seconds, fewest=FEWEST, most=math.inf, longest=LONGEST)
 
 
 def seconds_of_each(call: Callable[[], object], seconds: float, device: torch.device) -> float:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -189,17 +189,27 @@ def peer_subjects(text: str, setting: Setting) -> list[Subject]:
     ]
 
 
-def choose(names: Iterable[str], subjects: Iterable[Subject]) -> list[Subject]:
+class Named(Protocol):
+    """A row that can be chosen."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Choice = TypeVar("Choice", bound=Named)
+
+
+def choose(names: Iterable[str], subjects: Iterable[Choice]) -> list[Choice]:
     """The subjects with these names, in the order of the registry; ``non-local-bmm`` and ``non_local_bmm`` do too."""
-    known = {plain_name(s.name): s for s in subjects}
-    wanted = {plain_name(name): name for name in names}
+    known = {_plain(s.name): s for s in subjects}
+    wanted = {_plain(name): name for name in names}
     for key, name in wanted.items():
         if key not in known:
             raise ValueError(f"there is no row {name!r}{nearest(name, [s.name for s in known.values()])}")
     return [subject for key, subject in known.items() if key in wanted]
 
 
-def plain_name(name: str) -> str:
+def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .checkpoint import whole_file
+from .checkpoint import write_text
 from .datasets import Dataset
 
 FILE = "predictions.csv"
@@ -35,8 +35,7 @@ def save_answers(folder: Path, dataset: Dataset, answers: Sequence[Answer]) -> N
     for a in answers:
         label, predicted = (dataset.classes[int(number)] for number in (a.label, a.predicted))
         writer.writerow((a.sample, label, predicted, f"{a.score:.6f}", dataset.test.name(a.sample)))
-    with whole_file(folder / FILE) as file:
-        file.write(text.getvalue().encode(errors="surrogateescape"))
+    write_text(folder / FILE, text.getvalue(), errors="surrogateescape")
 
 
 def read_answers(folder: Path) -> tuple[Answer, ...]:

@@ -48,10 +48,10 @@ def write(checkpoint: Mapping[str, Any], path: Path) -> None:
         torch.save(dict(checkpoint), file)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text whole, or not at all."""
+def write_text(path: Path, text: str, errors: str = "strict") -> None:
+    """Write a text whole, or not at all; ``errors`` as for ``str.encode``."""
     with whole_file(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors=errors))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from ..engine.checkpoint import whole_file
+from ..engine.checkpoint import write_text
 from ..extras import need
 from ..spelling import nearest
 from .plan import Reasons, durations, plan
@@ -136,8 +136,7 @@ def _keep(reasons: Reasons, rows: Sequence[Row], folder: Path) -> None:
         before = json.loads(path.read_text()) if path.exists() else {}
         names = {row.name for row in rows}
         now = {name: reason for name, reason in before.items() if name not in names} | reasons
-        with whole_file(path) as file:
-            file.write((json.dumps(now, indent=2, sort_keys=True) + "\n").encode())
+        write_text(path, json.dumps(now, indent=2, sort_keys=True) + "\n")
 
 
 def _list() -> None:

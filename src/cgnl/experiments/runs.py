@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engine.answers import Answer, read_answers
-from ..engine.checkpoint import whole_file
+from ..engine.checkpoint import write_text
 from ..engine.config import Config, build, read_recipe
 from ..engine.folder import check_same
 from .tables import METRICS
@@ -100,8 +100,7 @@ def save_right(folder: Path) -> None:
     """Which test samples were named rightly, in a line that can be kept where all answers would be too much."""
     if answers := read_answers(folder):
         right = "".join("01"[answer.right] for answer in answers)
-        with whole_file(folder / RIGHT) as file:
-            file.write(f"{digest(answers)}\n{right}\n".encode())
+        write_text(folder / RIGHT, f"{digest(answers)}\n{right}\n")
 
 
 def digest(answers: Sequence[Answer]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..engine.checkpoint import whole_file
+from ..engine.checkpoint import whole_file, write_text
 from ..engine.config import EMBEDDED as DRAWN
 from ..engine.datasets import dataset_name
 from ..engine.words import NAMES
@@ -33,8 +33,7 @@ def write(summary: Summary, folder: Path) -> list[Path]:
     name = summary.name
     pages = {f"{name}.md": page(summary), f"{name}.csv": rows_csv(summary), f"{name}_pairs.csv": pairs_csv(summary)}
     for file_name, text in pages.items():
-        with whole_file(folder / file_name) as file:
-            file.write(text.encode())
+        write_text(folder / file_name, text)
     paths = [folder / file_name for file_name in pages]
     if any(line.seeds for line in summary.lines):
         figure = draw(summary)
@@ -230,8 +229,7 @@ def fill(document: Path) -> int:
         return f"{begin}{text.strip()}\n{end}"
 
     text, count = MARK.subn(filled, document.read_text())
-    with whole_file(document) as file:
-        file.write(text.encode())
+    write_text(document, text)
     return count
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import __version__
 from ..data.transforms import MEAN, STD
-from ..engine.checkpoint import Trained, open_trained, whole_file
+from ..engine.checkpoint import Trained, open_trained, whole_file, write_text
 from ..engine.config import plain
 from ..engine.datasets import dataset_name, view_in_test
 from ..extras import need
@@ -48,8 +48,7 @@ def export(checkpoint: str, out: str) -> None:
     written = [out if folder else str(target)]
     if not folder and target.suffix == ".safetensors":
         beside = target.with_suffix(".json")
-        with whole_file(beside) as file:
-            file.write(json.dumps(card, indent=2).encode())
+        write_text(beside, json.dumps(card, indent=2))
         written.append(str(beside))
     print(f"{' and '.join(written)} written, {len(content) / 2**20:.1f} MiB{_part(trained, target)}")
     print(report(agreement))

@@ -39,16 +39,17 @@ class Ready(nn.Module):
     def __init__(self, network: nn.Module, device: torch.device, dtype: torch.dtype):
         super().__init__()
         self.network, self.device, self.dtype = network, device, dtype
-        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-        self._formats: dict[int, torch.memory_format] = formats
         for weight in network.parameters():
-            if weight.ndim in formats:
-                weight.data = weight.data.contiguous(memory_format=formats[weight.ndim])
+            weight.data = _channels_last(weight.data)
 
     @torch.inference_mode()
     def forward(self, x: Tensor) -> Tensor:
-        x = x.to(self.device, self.dtype, non_blocking=True)
-        return self.network(x.contiguous(memory_format=self._formats.get(x.ndim, torch.contiguous_format)))
+        return self.network(_channels_last(x.to(self.device, self.dtype, non_blocking=True)))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.contiguous(memory_format=formats.get(x.ndim, torch.contiguous_format))
 
 
 MOST = 16

@@ -6,7 +6,7 @@ from pathlib import Path
 from ...extras import need
 from ...models import is_detector
 from ..answers import save_answers
-from ..checkpoint import whole_file
+from ..checkpoint import write_text
 from .html import page
 from .run import Run, read_run, read_runs
 from .sections import SECTIONS
@@ -48,8 +48,7 @@ def try_to_report(folder: Path) -> None:
 def write(runs: list[Run], target: Path) -> None:
     """Write the report of some runs."""
     content = page(", ".join(run.title for run in runs), *(section(runs) for section in SECTIONS))
-    with whole_file(target) as file:
-        file.write(content.encode(errors="replace"))
+    write_text(target, content, errors="replace")
 
 
 def with_answers(run: Run, test: bool) -> Run:
