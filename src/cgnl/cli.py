@@ -32,7 +32,7 @@ COMMANDS = {
         "cgnl.experiments.command:reproduce",
         "fill in a table of the paper: cgnl reproduce cub-kernels [--scale small|embedded]",
     ),
-    "bench": ("cgnl.bench.command:bench", "measure time, memory and error: cgnl bench block | network | ops"),
+    "bench": ("cgnl.bench.command:bench", "measure time, memory and error: cgnl bench block | network | ops | serve"),
 }
 """Command -> (the function that does it, what it does)."""
 

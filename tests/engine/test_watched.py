@@ -250,7 +250,8 @@ def test_skip_on_a_gpu_names_and_counts_the_steps(trap, run, precision, settings
     assert [line.split()[1] for line in said(result.folder, "is skipped")] == ["2", "5", "15", "60"]
     end = weights(result.folder / "last.ckpt")
     assert all(value.isfinite().all() for value in end.values())
-    assert end["network.norm1.0.num_batches_tracked"] == 56
+    if "optim__ema" not in settings:  # an average of counts is rounded down at every step
+        assert end["network.norm1.0.num_batches_tracked"] == 56
 
 
 @GPU

@@ -23,6 +23,7 @@ from cgnl.data.embedded import PARTS, parts
 from cgnl.data.images import to_image
 from cgnl.engine.checkpoint import build_network, write
 from cgnl.engine.config import load, plain
+from cgnl.explain.app import keep
 from tests.engine.conftest import read_picture
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -88,6 +89,18 @@ def served(tmp_path_factory, outsider) -> Iterator[str]:
         rest = process.stdout.read()
     assert process.returncode == 0
     assert "cgnl/explain" not in rest  # Gradio may log what it refuses; nothing of ours has failed
+
+
+def test_kept_files_are_written_once(tmp_path):
+    """Gradio writes a picture that it is given anew where it stands, and who reads it then finds nothing."""
+    first = Path(keep(tmp_path, "a.txt", lambda path: path.write_text("one")))
+    before = first.stat()
+    again = keep(tmp_path, "a.txt", lambda path: path.write_text("one"))
+    other = keep(tmp_path, "a.txt", lambda path: path.write_text("two"))
+    assert str(first) == again != other
+    assert first.stat().st_ino == before.st_ino
+    assert {path.read_text() for path in tmp_path.rglob("*.txt")} == {"one", "two"}
+    assert len([*tmp_path.rglob("*.txt")]) == 2
 
 
 @pytest.fixture(scope="module")

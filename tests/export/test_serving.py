@@ -30,6 +30,13 @@ def test_for_inference_answers_as_the_network_does(name):
     assert relative_error(ready(x.transpose(-1, -2).contiguous().transpose(-1, -2)), expected) < 1e-5
 
 
+def test_for_inference_may_be_compiled():
+    model, x = network()
+    ready = for_inference(model)
+    with torch.inference_mode():
+        assert relative_error(torch.compile(ready, backend="aot_eager")(x), ready(x)) < 1e-5
+
+
 def test_for_inference_leaves_the_network_alone():
     model, x = network()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -48,14 +55,16 @@ def test_for_inference_refuses_what_cannot_be_followed():
 
 @gpu
 @pytest.mark.parametrize("graphs", [False, True])
-def test_for_inference_on_a_gpu(graphs):
+def test_for_inference_on_a_gpu(graphs, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model, x = network()
     with torch.no_grad():
         expected = model.double()(x.double())
     ready = for_inference(model.float(), "cuda", torch.float32, graphs)
     for sample in (x, x[:1], x):
         got = ready(sample)
-        assert relative_error(got.cpu(), expected[: len(sample)]) < 1e-3
+        assert relative_error(got.cpu(), expected[: len(sample)]) < 1e-4
+    assert relative_error(torch.compile(ready)(x).cpu(), expected) < 1e-4
     assert relative_error(for_inference(model, "cuda")(x).cpu(), expected) < 5e-2
 
 

@@ -161,8 +161,8 @@ def compared(row: Row, baseline: Row | None) -> Row:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what went wrong."""
+    """The first line that says what went wrong."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
     return lines[0][:120] if lines else type(error).__name__

@@ -101,6 +101,13 @@ def load_gradio(folder: Path) -> Any:
     return gradio
 
 
+def keep(folder: Path, name: str, write: Callable[[Path], object]) -> str:
+    """A file among Gradio's, which go away after an hour: in a folder named by what it holds, and never half of it."""
+    with tempfile.TemporaryDirectory(dir=folder) as aside:
+        write(Path(aside) / name)
+        return need("gradio.processing_utils", "app").save_file_to_cache(Path(aside) / name, str(folder))
+
+
 class Column(NamedTuple):
     """What is on the page of one network."""
 
@@ -150,7 +157,8 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             check_looked(looked)
             each, (at_least, how, t) = _split(looked, chosen)
             pictures = [to_image(shown(one, group, channel, at_least, how, int(t))) for one, group, channel in each]
-            return dict(zip((c.picture for c in columns), pictures, strict=True))
+            files = [keep(folder, "look.png", picture.save) for picture in pictures]
+            return dict(zip((c.picture for c in columns), files, strict=True))
 
         def looked_again(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
             """What follows from another look: what is remembered, the pictures, and the words below them."""
@@ -193,11 +201,10 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             return drawn(looked, *fresh) | {columns[number].channel: channels}
 
         def figure(looked: list[Look], *chosen: Any) -> Any:
-            """A file for each figure, which goes away with the folder or after an hour."""
             each, (at_least, how, _) = _split(looked, chosen)
-            path = Path(tempfile.mkdtemp(dir=folder)) / "attention.png"
-            write_figure([one.row(group, channel) for one, group, channel in each], at_least, how, path)
-            return gr.DownloadButton(value=str(path), interactive=True)
+            rows = [one.row(group, channel) for one, group, channel in each]
+            path = keep(folder, "attention.png", lambda path: write_figure(rows, at_least, how, path))
+            return gr.DownloadButton(value=path, interactive=True)
 
         def told(function: Callable[..., Any], *before: Any) -> Callable[..., Any]:
             """The function with its first arguments given, and its errors as sentences on the page."""

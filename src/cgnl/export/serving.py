@@ -42,7 +42,7 @@ class Ready(nn.Module):
         for weight in network.parameters():
             weight.data = _channels_last(weight.data)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # torch 2.11 cannot compile what enters inference_mode
     def forward(self, x: Tensor) -> Tensor:
         return self.network(_channels_last(x.to(self.device, self.dtype, non_blocking=True)))
 
@@ -64,7 +64,8 @@ class Graphed(nn.Module):
         self.network = network
         self._graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
-    def forward(self, x: Tensor) -> Tensor:
+    @torch.compiler.disable
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         key = (x.shape, x.stride(), x.dtype, x.device)
         if key not in self._graphs:
             if len(self._graphs) == MOST:
