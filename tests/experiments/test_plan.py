@@ -2,6 +2,7 @@
 
 import pytest
 
+from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset
 from cgnl.experiments.plan import durations, flops, plan, rate
 from cgnl.experiments.tables import TABLES, Table
@@ -76,6 +77,12 @@ def test_flops_are_three_passes_of_training_and_one_of_testing(toy, tmp_path):
     config = plan(toy, toy.rows, "paper", 1, tmp_path, {"test_every": 2})[0][0].config
     once = 2e9 * cost("tiny", 64, num_classes=13).gmacs
     assert flops(config, open_dataset(config.data)) == pytest.approx(once * (3 * 2 * 24 + 6))
+
+
+def test_flops_of_wide_pictures():
+    config = load("relation", {"data.samples": 8, "model.block": None})  # 64 x 256
+    once = 2e9 * cost("resnet18", 128, num_classes=3).gmacs
+    assert flops(config, open_dataset(config.data)) == pytest.approx(once * (3 * 30 * 8 + 30 * 2), rel=0.01)
 
 
 def test_durations_follow_what_runs_took(toy, tmp_path):

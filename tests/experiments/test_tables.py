@@ -49,7 +49,9 @@ def test_rows_say_what_the_label_says(name):
             assert (model.blocks, model.block) == (int(blocks[1]), blocks[2].lower())
         if depth := re.match(r"(C2D )?R-(\d+)", row.label):
             assert str(model.name).endswith(f"resnet{depth[2]}")
-        plain = row.label in ("R-50", "R-101", "R-152", "C2D R-50", "Mask R-CNN R-50") or "no block" in row.label
+        plain = (
+            row.label in ("R-18", "R-50", "R-101", "R-152", "C2D R-50", "Mask R-CNN R-50") or "no block" in row.label
+        )
         assert (model.block is None) == plain
 
 

@@ -16,8 +16,8 @@ PLAIN, CGNL, NL = Row("R-50", "cub_r50"), Row("R-50 + 1 CGNL", "cub_r50_cgnl1"),
 ROOT = Path(__file__).parents[2]
 
 
-def line(row: Row, *top1: float, reason: str = "") -> Line:
-    seeds = {n: Seed({"top1": value, "top5": 95.0}, "", "", 1.0, ()) for n, value in enumerate(top1)}
+def line(row: Row, *top1: float, reason: str = "", top5: float = 95.0) -> Line:
+    seeds = {n: Seed({"top1": value, "top5": top5}, "", "", 1.0, ()) for n, value in enumerate(top1)}
     return Line(row, seeds, row.config({"model.weights": "w.pth"}) if top1 else None, reason)
 
 
@@ -39,6 +39,13 @@ def test_markdown_has_paper_and_measured_side_by_side(summary):
     assert plain == ["R-50", "84.05", "96.00", "80.50 ± 0.71 [74.15, 86.85]", "95.00 ± 0.00 [95.00, 95.00]", "2"]
     assert cgnl[1:4] == ["85.14", "96.88", "82.25 ± 0.35 [79.07, 85.43]"]
     assert nl == ["R-50 + 1 NL", "84.79", "96.76", "-", "-", "0"]
+
+
+@pytest.mark.parametrize(("top5", "said"), [(99.9, ["top-5, measured"]), (100.0, [])])
+def test_markdown_leaves_out_what_is_always_right(top5, said):
+    gestures = Row("C2D R-50", "base_gestures", {"model.block": None}, "gestures")
+    text = markdown(Summary("g", Table("G", (gestures,)), (line(gestures, 80.0, top5=top5),), (), ()))
+    assert rows(text)[0] == ["", "top-1, measured", *said, "seeds"]
 
 
 def test_markdown_says_how_and_what_not(summary):

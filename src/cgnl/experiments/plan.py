@@ -1,6 +1,7 @@
 """Which runs a table asks for, in which order, which cannot be made and why, and how long they will take."""
 
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -82,7 +83,7 @@ def flops(config: Config, dataset: Dataset) -> float:
     """Of a whole run: three passes over each training sample of an epoch, one over each view of a test."""
     model, epochs = config.model, total_epochs(config.optim)
     view, clips = view_in_training(config.data), dataset.kind == "videos"
-    size = view.size or dataset.train.read(0, range).shape[-1]  # the embedded ones are seen as they are
+    size = view.size or round(math.prod(dataset.train.read(0, range).shape[-2:]) ** 0.5)  # embedded: as they are
     once = 2e9 * cost(str(model.name), size, view.frames, len(dataset.classes) + 1, **block_options(model)).gmacs
     tests = -(-epochs // config.test_every)
     tests += config.data.test_clips * config.data.test_crops if clips and view.size else 0

@@ -56,6 +56,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "test_every": 6,
     },
     "folder": {"test_every": 6},
+    "relation": {"test_every": 6},
 }
 """Dataset -> what is less than in the paper."""
 
@@ -67,6 +68,7 @@ EMBEDDED: dict[str, dict[str, Any]] = {
         "optim.batch_size": 32,
         "optim.epochs": 3,
     },
+    "relation": {"data.samples": 480, "optim.batch_size": 32, "optim.epochs": 3, "optim.warmup_epochs": 1},
     "videos": {
         "data.dataset": "actions",
         "data.samples": 480,
@@ -76,7 +78,7 @@ EMBEDDED: dict[str, dict[str, Any]] = {
         "optim.epochs": 5,
     },
 }
-"""Kind -> pictures or clips that are drawn."""
+"""Kind, or a dataset that is drawn already -> pictures or clips that are drawn."""
 
 
 def settings_of(table: Table, row: Row, scale: Scale) -> dict[str, Any]:
@@ -90,7 +92,9 @@ def settings_of(table: Table, row: Row, scale: Scale) -> dict[str, Any]:
 
 def _embedded(config: Config) -> dict[str, Any]:
     """A smaller ResNet, from random weights, with blocks of an equal share of its channels."""
-    name, model = str(config.model.name), config.model
+    name, model, dataset = str(config.model.name), config.model, dataset_name(config.data)
+    if dataset in DRAWN:
+        return EMBEDDED[dataset]
     if name.startswith("maskrcnn"):
         raise ValueError("no pictures with objects are embedded")
     video = name.startswith("c2d")

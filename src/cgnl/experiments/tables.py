@@ -109,6 +109,10 @@ def _gestures(label: str, block: str | None, blocks: int = 1) -> Row:
     return Row(label, "base_gestures", settings, f"gestures_c2d_r50_{block}{blocks}" if block else "gestures_c2d_r50")
 
 
+def _relation(label: str, block: str | None) -> Row:
+    return Row(label, "relation", {"model.block": block}, f"relation_r18_{block}1" if block else "relation_r18")
+
+
 EXACT = {"name": "rbf", "beta": "exact"}
 GROUP_NORM = _cub("R-50 + 1 CGNL, group norm", "cgnl1_group_norm", model__options={"groups": 8, "norm": "group"})
 MAIN = ("nl1", "cgnl1", "nl5", "cgnl5")
@@ -237,6 +241,15 @@ TABLES: dict[str, Table] = {
             *(_gestures(f"C2D R-50 + {n} {b.upper()}", b, n) for n in (1, 5) for b in ("nl", "cgnl")),
         ),
         ours=True,
+    ),
+    "relation": Table(
+        "Relation: whether the discs at the two ends of a picture have the same colour",
+        (
+            _relation("R-18", None),
+            *(_relation(f"R-18 + 1 {LABELS[block]}", block) for block in ("residual", "nl", "cgnl")),
+        ),
+        ours=True,
+        diagnose=True,
     ),
 }
 """By the name that ``cgnl reproduce`` takes. The complexity table is measured, not trained: see complexity.py."""

@@ -70,9 +70,7 @@ def _not_run(line: Line) -> str:
 
 def rows_markdown(summary: Summary) -> str:
     """A row for each row: the paper's numbers, and ours."""
-    metrics = [
-        name for name in NAMES if any(name in line.numbers or name in line.row.reported for line in summary.lines)
-    ]
+    metrics = [name for name in NAMES if any(_says(name, line) for line in summary.lines)]
     told = [name for name in metrics if any(name in line.row.reported for line in summary.lines)]
     head = ["", *(f"{NAMES[name]}, paper" for name in told), *(f"{NAMES[name]}, measured" for name in metrics), "seeds"]
     rows = []
@@ -81,6 +79,12 @@ def rows_markdown(summary: Summary) -> str:
         measured = [_estimate(line.numbers.get(name)) for name in metrics]
         rows.append([line.row.label, *paper, *measured, str(len(line.seeds))])
     return grid(head, rows)
+
+
+def _says(metric: str, line: Line) -> bool:
+    """Whether there is something to say about a row: the fifth best of five classes is always right."""
+    measured = line.numbers.get(metric)
+    return metric in line.row.reported or (measured is not None and measured.mean < 100)
 
 
 def pairs_markdown(pairs: Sequence[Pair]) -> str:

@@ -2,13 +2,13 @@
 
 import json as json_
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from . import NETWORKS, create_model, detection, is_detector
+from . import NETWORKS, create_model, is_detector
 
 MOST = 10**6
 """Pixels of a side, frames and classes: with more, products of them are no numbers of a tensor's size."""
@@ -32,11 +32,19 @@ def cost(network: str, size: int = 224, frames: int = 32, num_classes: int | Non
     with torch.device("meta"):
         model = create_model(network, num_classes=num_classes, **options).eval()
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            run = partial(detection.dense_pass, model) if is_detector(network) else model
-            run(torch.empty(1, 3, *shape))
+            _run(network, model, torch.empty(1, 3, *shape))
     parameters = sum(p.numel() for p in model.parameters())
     blocks = f"{options.get('blocks', 1)} {options['block']}" if options.get("block") else "-"
     return Cost(network, blocks, " x ".join(map(str, shape)), parameters, counter.get_total_flops() / 2e9)
+
+
+def _run(network: str, model: nn.Module, x: Tensor) -> None:
+    if not is_detector(network):
+        model(x)
+        return
+    from .detection import dense_pass  # with which torchvision's detection is imported
+
+    dense_pass(model, x)
 
 
 def models(
@@ -90,6 +98,8 @@ def models(
         print(f"{row.network:{wide}} {row.blocks:10} {row.input:16} {row.parameters / 1e6:10.2f} M {row.gmacs:9.3f}")
     print("\nGMACs: multiply-adds of convolutions, matrix products and the block's sums for one input. 1 MAC = 2 FLOP.")
     if any(is_detector(row.network) for row in rows):
-        print(f"Mask R-CNN: with {detection.PROPOSALS} proposals and {detection.DETECTIONS} detections.")
+        from .detection import DETECTIONS, PROPOSALS
+
+        print(f"Mask R-CNN: with {PROPOSALS} proposals and {DETECTIONS} detections.")
     for problem in problems:
         print(f"left out, {problem}")
