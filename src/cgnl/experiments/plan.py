@@ -5,6 +5,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def check(config: Config) -> None:
     known = _CHECKED.setdefault(str((config.data, config.model)), [])
     if not known:
         try:
-            build_network(config.model, len(open_dataset(config.data).classes))
+            build_network(config.model, len(_opened(config.data).classes))
             known.append(None)
         except (ValueError, OSError) as error:
             known.append(error)
@@ -77,6 +78,7 @@ def check(config: Config) -> None:
 
 
 _CHECKED: dict[str, list[Exception | None]] = {}
+_opened = cache(open_dataset)
 
 
 def flops(config: Config, dataset: Dataset) -> float:
@@ -113,7 +115,7 @@ def durations(runs: Sequence[Run], folder: Path) -> dict[str, float]:
     """Seconds that each run will take, by its name: as runs of its row have, or by its FLOPs."""
     speed, first = SHARE * rate(), {run.row: run for run in reversed(runs)}
     took = {row: [o.seconds for o in outcomes(folder, row)] for row in first}
-    by_flops = {row: flops(run.config, open_dataset(run.config.data)) / speed for row, run in first.items()}
+    by_flops = {row: flops(run.config, _opened(run.config.data)) / speed for row, run in first.items()}
     known = {row: statistics.fmean(times) for row, times in took.items() if times}
     ratio = sum(known.values()) / sum(by_flops[row] for row in known) if known else 1.0
     return {str(run.config.name): known.get(run.row, ratio * by_flops[run.row]) for run in runs}
