@@ -189,8 +189,10 @@ def test_visit(page, tmp_path):
 
     before, other = picture(page), picture(page, 1)
     wait = changed(page)
+    assert re.search(r"Shown: group \d, channel \d+\.", page.inner_text("#caption0"))
     choose(page, "#group0", "5")
     wait()
+    page.wait_for_function("document.querySelector('#caption0').innerText.includes('Shown: group 5, channel ')")
     assert picture(page) != before
     assert picture(page, 1) == other
     before, wait = picture(page), changed(page)

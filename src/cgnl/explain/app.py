@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..data.images import IMAGE_SUFFIXES, to_image
 from ..data.video import VIDEO_SUFFIXES
 from ..extras import need
-from .maps import THRESHOLD
+from .maps import THRESHOLD, Map
 from .page import (
     ALL,
     STRONGEST,
@@ -153,17 +153,18 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
                 raise ValueError(f"there is no {thing} yet: drop one in")
 
         def drawn(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
-            """What follows from a choice: the pictures."""
+            """What follows from a choice: the pictures, and the words below them."""
             check_looked(looked)
             each, (at_least, how, t) = _split(looked, chosen)
-            pictures = [to_image(shown(one, group, channel, at_least, how, int(t))) for one, group, channel in each]
-            files = [keep(folder, "look.png", picture.save) for picture in pictures]
-            return dict(zip((c.picture for c in columns), files, strict=True))
+            parts: dict[Any, Any] = {}
+            for column, (one, group, channel) in zip(columns, each, strict=True):
+                picture = to_image(shown(one, group, channel, at_least, how, int(t)))
+                parts[column.picture] = keep(folder, "look.png", picture.save)
+                parts[column.caption] = _caption(one, one.map(group, channel))
+            return parts
 
         def looked_again(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
-            """What follows from another look: what is remembered, the pictures, and the words below them."""
-            words = {c.caption: _caption(one) for c, one in zip(columns, looked, strict=True)}
-            return {looks: looked, **drawn(looked, *chosen), **words}
+            return {looks: looked, **drawn(looked, *chosen)}
 
         def open_file(path: str | None, *chosen: Any) -> dict[Any, Any]:
             """A new file: choices that depend on it begin anew."""
@@ -274,10 +275,10 @@ def _split(looked: Sequence[Look], chosen: Sequence[Any]) -> tuple[list[tuple[Lo
     return list(zip(looked, chosen[:count], chosen[count : 2 * count], strict=True)), chosen[2 * count :]
 
 
-def _caption(look: Look) -> str:
+def _caption(look: Look, map: Map) -> str:
     names = ("x", "y", "frame")
     place = ", ".join(f"{name} {value:.0f}" for name, value in zip(names, look.at, strict=False))
-    return f"Reference at {place}. {look.attention.caption}"
+    return f"Reference at {place}. Shown: {map.name}. {look.attention.caption}"
 
 
 def _theme() -> Any:
