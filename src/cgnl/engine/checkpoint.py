@@ -17,6 +17,7 @@ from ..data.index import Kind
 from ..data.loading import View
 from ..models import create_model, freeze_early, is_detector
 from ..models.weights import check_size, is_state_dict
+from ..spelling import first_line
 from .config import Config, Model, build
 from .datasets import view_in_test
 
@@ -68,7 +69,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         if not isinstance(error, (OSError, RuntimeError)):
             raise
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise OSError(f"{path} cannot be written: {reason}; what was saved before is kept") from error
 
 
@@ -139,7 +140,7 @@ def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind) ->
             outline.eval()(torch.empty(1, 3, *shape, device="meta"))
     except RuntimeError as error:
         size = " x ".join(map(str, shape))
-        raise ValueError(f"{name} cannot take {size}: {str(error).partition(chr(10))[0]}") from None
+        raise ValueError(f"{name} cannot take {size}: {first_line(error)}") from None
 
 
 def check_names(trained: Trained, path: Path | str) -> None:
@@ -203,7 +204,7 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
     except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
         wrong = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if wrong is None:
-            reason = str(error).partition("\n")[0]
+            reason = first_line(error)
             raise ValueError(f"{name} cannot be built with model.options = {model.options}: {reason}") from None
         raise ValueError(f"model.options.{wrong[1]} is no option of the block {model.block}") from None
     if model.weights is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..extras import need
-from ..spelling import nearest
+from ..spelling import first_line, nearest
 
 EMBEDDED = ("parts", "relation", "actions")
 LARGEST, DEEPEST = 2**20, 20
@@ -235,7 +235,7 @@ def parse(text: str, source: str) -> Any:
         odd = _oddity(yaml, text)
         content = None if odd else yaml.safe_load(text)
     except Exception as error:  # a value that does not fit its tag, such as !!int, makes it raise anything
-        raise ValueError(f"{source} is not YAML: {str(error).partition(chr(10))[0] or type(error).__name__}") from None
+        raise ValueError(f"{source} is not YAML: {first_line(error)}") from None
     if odd:
         raise ValueError(f"{source} has {odd}, which settings do without")
     return content

@@ -20,6 +20,7 @@ from ..engine.evaluate import prepare
 from ..engine.train import train
 from ..explain.diagnose import run as ask
 from ..explain.diagnose import write_rows
+from ..spelling import first_line
 from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_right
 
 
@@ -61,7 +62,7 @@ class Worker:
             make(run, self.keep, held)
         except (ValueError, OSError, RuntimeError) as error:
             run.folder.mkdir(parents=True, exist_ok=True)
-            reason = str(error).partition("\n")[0]
+            reason = first_line(error)
             (run.folder / FAILED).write_text(f"{reason}\n")
             print(f"{title}: {reason}", flush=True)
             return

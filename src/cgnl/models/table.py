@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..spelling import first_line
 from . import NETWORKS, create_model, is_detector
 
 MOST = 10**6
@@ -86,7 +87,7 @@ def models(
         try:
             rows.append(cost(network, size, frames, num_classes, **options))
         except (RuntimeError, ValueError) as error:  # RuntimeError: an input that is too small for it
-            problems.append(f"{network}: {str(error).partition(chr(10))[0]}")
+            problems.append(f"{network}: {first_line(error)}")
     if not rows:
         raise ValueError(problems[0])
     if json:

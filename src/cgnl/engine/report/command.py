@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ...extras import need
 from ...models import is_detector
+from ...spelling import first_line
 from ..answers import save_answers
 from ..checkpoint import write_text
 from .html import page
@@ -39,8 +40,7 @@ def try_to_report(folder: Path) -> None:
     try:
         write([read_run(folder)], folder / "report.html")
     except Exception as error:  # whatever it is, the network is trained and saved
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        log.warning("there is no report: %s; cgnl report %s tries again", reason, folder)
+        log.warning("there is no report: %s; cgnl report %s tries again", first_line(error), folder)
     else:
         log.info("a report: %s", folder / "report.html")
 
