@@ -72,7 +72,7 @@ def test_rows_of_one_name_are_one_row():
 
 @pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.ours])
 def test_rows_of_our_own_can_be_built(name):
-    from cgnl.engine.checkpoint import block_options
+    from cgnl.engine.network import block_options
 
     for row in TABLES[name].rows:
         model = row.config().model

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from cgnl.engine.checkpoint import build_network, write
+from cgnl.engine.checkpoint import write
 from cgnl.engine.config import load, nested, plain
+from cgnl.engine.network import build_network
 from tests.engine.conftest import PICTURES, VIDEOS, _networks, cgnl, run  # noqa: F401
 
 CLASSES = ["a", "b", "c"]

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cgnl.engine.checkpoint import build_network, write
+from cgnl.engine.checkpoint import write
 from cgnl.engine.config import load, nested, plain
+from cgnl.engine.network import build_network
 from cgnl.models import NETWORKS
 from cgnl.surgery import inserted
 from tests.engine.conftest import PICTURES, VIDEOS, cgnl  # noqa: F401

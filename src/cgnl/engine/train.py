@@ -15,13 +15,15 @@ from ..data.sources import Held
 from ..models import is_detector
 from . import schedule
 from .answers import save_answers
-from .checkpoint import build_network, check_input, load_network, read, remove_parts, write_text
+from .checkpoint import load_network, read
 from .config import EMBEDDED, Config, Data, load, to_yaml
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training
 from .folder import check_same, environment, open_log, run_folder, shared, start_log, stop_log
 from .loaders import Loaders
+from .network import build_network, check_input
 from .report.command import try_to_report
 from .words import conclude, introduce
+from .writing import remove_parts, write_text
 
 log = logging.getLogger("cgnl")
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.nn.functional import conv2d
 
-from ..engine.checkpoint import block_options, build_network
 from ..engine.config import Config
 from ..engine.datasets import Dataset, open_dataset, view_in_training
+from ..engine.network import block_options, build_network
 from ..engine.schedule import total_epochs
 from ..models.table import cost
 from .runs import Run, outcomes, run_name

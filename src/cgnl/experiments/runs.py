@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engine.answers import Answer, read_answers
-from ..engine.checkpoint import write_text
 from ..engine.config import Config, build, read_recipe
 from ..engine.folder import check_same
+from ..engine.writing import write_text
 from .tables import METRICS
 
 RIGHT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"

@@ -78,8 +78,7 @@ def make(run: Run, keep: bool, held: dict[str, Held]) -> None:
     save_right(run.folder)
     if run.asked:
         test = prepare(run.folder / "last.ckpt", {"devices": 1, "data.cache": run.config.data.cache}, held)
-        write_rows(ask(test).outcomes, part := run.folder / f".{DIAGNOSIS}.part")
-        part.replace(run.folder / DIAGNOSIS)
+        write_rows(ask(test).outcomes, run.folder / DIAGNOSIS)
     for checkpoint in () if keep else run.folder.glob("*.ckpt"):
         checkpoint.unlink()
 

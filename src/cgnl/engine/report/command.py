@@ -7,7 +7,7 @@ from ...extras import need
 from ...models import is_detector
 from ...spelling import first_line
 from ..answers import save_answers
-from ..checkpoint import write_text
+from ..writing import write_text
 from .html import page
 from .run import Run, read_run, read_runs
 from .sections import SECTIONS
