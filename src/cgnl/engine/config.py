@@ -2,10 +2,11 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -335,68 +336,41 @@ def _parser(kind: type) -> Any:
 
 def check(config: Config) -> Config:
     """The settings, if their numbers make sense."""
-    data, optim = config.data, config.optim
-    positive = {
-        "data.size": data.size,
-        "data.samples": data.samples,
-        "data.limit": data.limit,
-        "data.frames": data.frames,
-        "data.stride": data.stride,
-        "data.test_clips": data.test_clips,
-        "data.test_crops": data.test_crops,
-        "data.test_size": data.test_size,
-        "data.test_short_side": data.test_short_side,
-        "data.long_side": data.long_side,
-        "optim.lr": optim.lr,
-        "optim.new_layers": optim.new_layers,
-        "optim.batch_size": optim.batch_size,
-        "optim.accumulate": optim.accumulate,
-        "optim.epochs": optim.epochs,
-        "optim.clip_norm": optim.clip_norm,
-        "model.blocks": config.model.blocks,
-        "devices": config.devices,
-        "nodes": config.nodes,
-        "test_every": config.test_every,
-        "save_every": config.save_every,
-        "patience": config.patience,
-        "timeout": config.timeout,
-    }
-    for name, value in positive.items():
-        if value is not None and not value > 0:
+
+    def given(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        values = ((name, attrgetter(name)(config)) for name in names)
+        return ((name, value) for name, value in values if value is not None)
+
+    for name, value in given(_POSITIVE):
+        if not value > 0:
             raise ValueError(f"{name} = {value} must be more than 0")
-    for name, most in _MOST.items():
-        group, _, setting = name.partition(".")
-        value = getattr(getattr(config, group), setting)
-        if value is not None and value > most:
-            raise ValueError(f"{name} = {value} must be at most {most:,}")
+    for name, value in given(_MOST):
+        if value > _MOST[name]:
+            raise ValueError(f"{name} = {value} must be at most {_MOST[name]:,}")
     if not 0 <= config.seed < 2**32:
         raise ValueError(f"seed = {config.seed} must be from 0 to {2**32 - 1}")
-    whole = {
-        "optim.warmup_epochs": optim.warmup_epochs,
-        "optim.warmup_steps": optim.warmup_steps,
-        "data.bad_limit": data.bad_limit,
-        "data.workers": data.workers,
-    }
-    for name, value in whole.items():
-        if value is not None and value < 0:
+    for name, value in given(_NOT_NEGATIVE):
+        if value < 0:
             raise ValueError(f"{name} = {value} must not be below 0")
-    shares = {
-        "data.holdout": data.holdout,
-        "model.dropout": config.model.dropout,
-        "optim.ema": optim.ema,
-        "optim.label_smoothing": optim.label_smoothing,
-    }
-    for name, value in shares.items():
-        if value is not None and not 0 <= value < 1:
+    for name, value in given(_SHARES):
+        if not 0 <= value < 1:
             raise ValueError(f"{name} = {value} must be at least 0 and below 1")
     if config.paper is not None and config.paper.top1 is None and config.paper.box_ap is None:
         raise ValueError("paper.top1 or paper.box_ap is missing")
-    if not 0 < data.area[0] <= data.area[1]:
-        raise ValueError(f"data.area = {data.area} must be a small and a large share")
+    if not 0 < config.data.area[0] <= config.data.area[1]:
+        raise ValueError(f"data.area = {config.data.area} must be a small and a large share")
     return config
 
 
-_MOST = dict.fromkeys(("data.size", "data.test_size", "data.test_short_side", "data.long_side"), 8192)
+_POSITIVE = (
+    *("data.size", "data.samples", "data.limit", "data.frames", "data.stride", "data.test_clips", "data.test_crops"),
+    *("data.test_size", "data.test_short_side", "data.long_side"),
+    *("optim.lr", "optim.new_layers", "optim.batch_size", "optim.accumulate", "optim.epochs", "optim.clip_norm"),
+    *("model.blocks", "devices", "nodes", "test_every", "save_every", "patience", "timeout"),
+)
+_NOT_NEGATIVE = ("optim.warmup_epochs", "optim.warmup_steps", "data.bad_limit", "data.workers")
+_SHARES = ("data.holdout", "model.dropout", "optim.ema", "optim.label_smoothing")
+_MOST: dict[str, int] = dict.fromkeys(("data.size", "data.test_size", "data.test_short_side", "data.long_side"), 8192)
 _MOST |= {"data.frames": 1024, "data.stride": 1024, "data.test_clips": 100, "data.test_crops": 100}
 _MOST |= {"data.workers": 512, "data.samples": 10**8}
 _MOST |= dict.fromkeys(("optim.epochs", "optim.warmup_epochs", "optim.warmup_steps"), 10**6)
