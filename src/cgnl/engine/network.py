@@ -1,25 +1,20 @@
 """From settings to a network."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import kernels
 from ..data.index import Kind
 from ..data.loading import View
 from ..models import create_model, freeze_early, is_detector
+from ..ops.kernels import BY_NAME, Kernel, Taylor
 from ..spelling import first_line
 from .config import Model
 
-KERNELS = {
-    "dot": kernels.Dot,
-    "embedded_gaussian": kernels.EmbeddedGaussian,
-    "rbf": kernels.GaussianRBF,
-    "taylor": kernels.Taylor,
-}
+KERNELS: dict[str, Callable[..., Kernel]] = {**BY_NAME, "taylor": Taylor}
 DRAWN = 64
 """Side of embedded pictures, which are seen as they are."""
 

@@ -16,6 +16,7 @@ from ..engine.config import Config
 from ..engine.datasets import Dataset, open_dataset, view_in_training
 from ..engine.network import block_options, build_network
 from ..engine.schedule import total_epochs
+from ..models import is_detector
 from ..models.table import cost
 from .runs import Run, outcomes, run_name
 from .scales import Scale, settings_of
@@ -59,7 +60,7 @@ def _settings(table: Table, row: Row, scale: Scale, settings: Mapping[str, Any])
         raise ValueError(f"it is a {network}, and model.name = {given} is given")
     if scale == "embedded":
         return told | {"model.weights": None}
-    if scale == "small" and torch.cuda.is_available() and not network.startswith("maskrcnn"):
+    if scale == "small" and torch.cuda.is_available() and not is_detector(network):
         return {"data.cache": "gpu", "compile": True, **told}
     return told
 

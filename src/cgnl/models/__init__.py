@@ -43,6 +43,11 @@ def is_detector(name: str) -> bool:
     return name.startswith("maskrcnn_")
 
 
+def is_video(name: str) -> bool:
+    """Whether the network of this name takes clips, and not pictures."""
+    return name.startswith(("c2d_", "i3d_"))
+
+
 def create_model(
     name: str,
     *,
