@@ -111,7 +111,7 @@ def write_csv(rows: Sequence[Any], path: Path, kind: type = Row) -> None:
         writer.writerows(asdict(row) for row in rows)
 
 
-def names(kind: type = Row) -> list[str]:
+def names(kind: type) -> list[str]:
     return [field.name for field in fields(kind)]
 
 

@@ -88,10 +88,10 @@ class Summary:
         return next((name for line in self.lines for name in line.numbers), "top1")
 
 
-def summarize(name: str, table: Table, folder: Path, rows: Sequence[Row] | None = None) -> Summary:
+def summarize(name: str, table: Table, folder: Path) -> Summary:
     """What the folder of a table's runs says."""
     reasons = json.loads((folder / REASONS).read_text()) if (folder / REASONS).exists() else {}
-    lines = tuple(_line(table, row, folder, reasons.get(row.name, "")) for row in rows or table.rows)
+    lines = tuple(_line(table, row, folder, reasons.get(row.name, "")) for row in table.rows)
     pairs = tuple(
         _pair(a, b) for a, b in combinations(lines, 2) if a.group == b.group and a.seeds.keys() & b.seeds.keys()
     )
