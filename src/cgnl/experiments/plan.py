@@ -20,7 +20,7 @@ from ..models import is_detector
 from ..models.table import cost
 from .runs import Run, outcomes, run_name
 from .scales import Scale, settings_of
-from .tables import Row, Table, asked
+from .tables import Row, Table, is_diagnosed
 
 Reasons = dict[str, str]
 """Name of a row -> why it cannot be run."""
@@ -45,7 +45,7 @@ def plan(
         for split in table.splits or (None,):
             own = {"seed": seed, "runs": str(folder), "name": run_name(row.name + table.suffix, seed, split)}
             config = row.config({**told[row.name], **own, **({"data.split": split} if split else {})})
-            runs.append(Run(row.name, row.label, config, asked(row.name + table.suffix)))
+            runs.append(Run(row.name, row.label, config, is_diagnosed(row.name + table.suffix)))
     return runs, reasons
 
 

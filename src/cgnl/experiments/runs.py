@@ -25,8 +25,8 @@ class Run:
     """The row's name."""
     label: str
     config: Config
-    asked: bool = False
-    """Whether it is asked if its attention matters."""
+    diagnosed: bool = False
+    """Whether its attention is diagnosed: what happens with something else in its place."""
 
     @property
     def folder(self) -> Path:
@@ -35,7 +35,7 @@ class Run:
     @property
     def finished(self) -> bool:
         files = ["results.json", *([] if self.config.data.dataset == "coco" else [RIGHT])]
-        return all((self.folder / name).exists() for name in [*files, *([DIAGNOSIS] if self.asked else [])])
+        return all((self.folder / name).exists() for name in [*files, *([DIAGNOSIS] if self.diagnosed else [])])
 
     def check(self) -> None:
         """Refuse a run that was begun with other settings than these; how fast it was is no matter."""
@@ -89,8 +89,8 @@ def read_outcome(folder: Path, seed: int) -> Outcome:
         config = build(read_recipe(folder / "config.yaml"))
         numbers = {name: 100 * results[f"test_{name}"] for name in METRICS if f"test_{name}" in results}
         samples, right = (folder / RIGHT).read_text().split() if (folder / RIGHT).exists() else ("", "")
-        asked = (folder / DIAGNOSIS).read_text().splitlines() if (folder / DIAGNOSIS).exists() else []
-        diagnosis = tuple(csv.DictReader(asked))
+        lines = (folder / DIAGNOSIS).read_text().splitlines() if (folder / DIAGNOSIS).exists() else []
+        diagnosis = tuple(csv.DictReader(lines))
         return Outcome(seed, config.data.split, numbers, results["seconds"], config, right, samples, diagnosis)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged ({error}): remove it, and it will be run again") from None

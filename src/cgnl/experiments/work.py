@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from ..data.sources import Held
 from ..engine.evaluate import prepare
 from ..engine.train import train
-from ..explain.diagnose import run as ask
+from ..explain.diagnose import run as diagnose
 from ..explain.diagnose import write_rows
 from ..spelling import first_line
 from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_right
@@ -76,9 +76,9 @@ def make(run: Run, keep: bool, held: dict[str, Held]) -> None:
     train(run.config, resume=True, silent=True, held=held)
     gc.collect()
     save_right(run.folder)
-    if run.asked:
+    if run.diagnosed:
         test = prepare(run.folder / "last.ckpt", {"devices": 1, "data.cache": run.config.data.cache}, held)
-        write_rows(ask(test).outcomes, run.folder / DIAGNOSIS)
+        write_rows(diagnose(test).outcomes, run.folder / DIAGNOSIS)
     for checkpoint in () if keep else run.folder.glob("*.ckpt"):
         checkpoint.unlink()
 
