@@ -24,8 +24,8 @@ class Data:
 
     dataset: str | None = None
     """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, imagenet, ucf101,
-    kinetics400, mini_kinetics200, or coco for objects in pictures. Nothing: coco where annotations are named, folder
-    where there is a root, else parts."""
+    kinetics400, mini_kinetics200, or coco for objects in pictures. If not given: coco where annotations are named,
+    folder where there is a root, else parts."""
     root: str | None = None
     """Where the dataset is."""
     split: int = 1
@@ -33,13 +33,13 @@ class Data:
     lists: str | None = None
     """Where the id lists of Mini-Kinetics-200 are, if not in root."""
     annotations: str | None = None
-    """COCO: the annotation file, in root. Nothing: annotations/instances_train*.json."""
+    """COCO: the annotation file, in root. If not given: annotations/instances_train*.json."""
     images: str | None = None
-    """COCO: the folder, in root, of the pictures it names. Nothing: train* or what is there."""
+    """COCO: the folder, in root, of the pictures it names. If not given: train* or what is there."""
     test_annotations: str | None = None
-    """COCO: the annotation file to test by. Nothing: annotations/instances_val*.json."""
+    """COCO: the annotation file to test by. If not given: annotations/instances_val*.json."""
     test_images: str | None = None
-    """COCO: the folder of its pictures. Nothing: val*, or images."""
+    """COCO: the folder of its pictures. If not given: val*, or images."""
     test_on: Literal["test", "validation", "train"] = "test"
     """validation: keep a share (holdout) of the training samples and test on them, to choose settings by. train: test
     on the very samples of the training, to see how well they were learned."""
@@ -56,7 +56,7 @@ class Data:
     flip: bool = True
     """Whether half of the training samples are mirrored."""
     test_size: int | None = None
-    """Side of the square the network is tested on. Nothing: size for pictures, test_short_side for videos."""
+    """Side of the square the network is tested on. If not given: size for pictures, test_short_side for videos."""
     test_short_side: int = 256
     """Side to which the shorter one is brought before the test crop, if there is one."""
     long_side: int = 1333
@@ -64,13 +64,13 @@ class Data:
     frames: int = 32
     """Frames of a clip."""
     stride: int = 2
-    """Every how many-th frame a clip takes."""
+    """From one frame of a clip to the next: 2 takes every other frame of the video."""
     test_clips: int = 10
     """Clips of a video in the final test. The tests between epochs take the one in the middle."""
     test_crops: int = 3
     """Crops of each of these clips, along the longer side."""
     workers: int | None = None
-    """Processes that read samples. Nothing: as many as there are cores beside a GPU, else one at most."""
+    """Processes that read samples. If not given: as many as there are cores beside a GPU, else one at most."""
     cache: Literal["none", "gpu"] = "none"
     """gpu: decode everything once and keep it in the memory of the device that trains."""
     bad_limit: int = 100
@@ -82,8 +82,8 @@ class Model:
     """Which network."""
 
     name: str | None = None
-    """One of those `cgnl models` lists. Nothing: resnet18 for pictures, c2d_resnet18 for videos, maskrcnn_resnet50_fpn
-    for objects."""
+    """One of those `cgnl models` lists. If not given: resnet18 for pictures, c2d_resnet18 for videos,
+    maskrcnn_resnet50_fpn for objects."""
     block: Literal["cgnl", "cgnlx", "nl", "residual"] | None = "cgnl"
     """Block that is inserted; null for none."""
     blocks: int = 1
@@ -103,8 +103,8 @@ class Optim:
     """How it learns: SGD."""
 
     lr: float | None = None
-    """Learning rate for a global batch of 256; it grows and shrinks with batch_size. Nothing: 0.01 from weights of a
-    trained network, 0.1 from random ones; 0.32 for objects."""
+    """Learning rate for a global batch of 256; it grows and shrinks with batch_size. If not given: 0.01 from weights of
+    a trained network, 0.1 from random ones; 0.32 for objects."""
     new_layers: float = 1.0
     """Learning rate of what starts untrained, the blocks and the classifier, as a multiple of the others'."""
     batch_size: int = 64
@@ -114,7 +114,7 @@ class Optim:
     epochs: int = 30
     """After the warm-up."""
     warmup_epochs: int = 3
-    """Before the others: the learning rate rises in a line."""
+    """Before the others: the learning rate rises linearly."""
     warmup_steps: int = 0
     """Steps at the very beginning over which it rises as well, where a whole epoch would be too long."""
     schedule: Literal["cosine", "step"] = "cosine"
@@ -160,12 +160,12 @@ class Config:
     paper: Paper | None = None
     """What the paper reports, if this is a row of one of its tables."""
     name: str | None = None
-    """Of the run's folder. Nothing: made from dataset, network and block."""
+    """Of the run's folder. If not given: made from dataset, network and block."""
     runs: str = "runs"
     """Folder of all runs."""
     seed: int = 0
     devices: int | None = None
-    """GPUs, or processes where there is none, on each machine. Nothing: one."""
+    """GPUs, or processes where there is none, on each machine. If not given: one."""
     nodes: int = 1
     """Machines. Start the command on each by torchrun or SLURM."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"

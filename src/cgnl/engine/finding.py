@@ -17,7 +17,7 @@ from .checkpoint import Trained
 from .detection import coco_results, set_size
 
 SURE = 0.5
-"""Score from which on an object is named on the screen and drawn."""
+"""Lowest score with which an object is named on the screen and drawn."""
 
 
 @dataclass(frozen=True)

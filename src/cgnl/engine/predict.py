@@ -51,7 +51,7 @@ def command(
         json: print JSON; for objects, COCO's result format.
         csv: print CSV.
         draw: objects: a folder for the pictures with boxes, masks and labels.
-        threshold: objects: the lowest score. Nothing: 0.5, and everything that was found for JSON.
+        threshold: objects: the lowest score. If not given: 0.5, and everything that was found for JSON.
         device: cpu, cuda, or auto; an ONNX file runs where onnxruntime can.
     """
     if top < 1:

@@ -80,7 +80,7 @@ class Curve:
 
 
 def sides(positions: int) -> str:
-    """Height and width of a map with so many positions, as square as they come: 98 is 7x14."""
+    """Height and width of a map with this many positions, as square as they come: 98 is 7x14."""
     height = next(h for h in range(math.isqrt(positions), 0, -1) if positions % h == 0)
     return f"{height}x{positions // height}"
 

@@ -59,7 +59,7 @@ class Outcome:
     seconds: float
     config: Config
     right: str = ""
-    """1 for each test sample that was named rightly, else 0; nothing where objects are found."""
+    """1 for each test sample that was named correctly, else 0; nothing where objects are found."""
     samples: str = ""
     """Which samples these are."""
     diagnosis: tuple[dict[str, str], ...] = ()
@@ -97,7 +97,7 @@ def read_outcome(folder: Path, seed: int) -> Outcome:
 
 
 def save_right(folder: Path) -> None:
-    """Which test samples were named rightly, in a line that can be kept where all answers would be too much."""
+    """Which test samples were named correctly, in a line that can be kept where all answers would be too much."""
     if answers := read_answers(folder):
         right = "".join("01"[answer.right] for answer in answers)
         write_text(folder / RIGHT, f"{digest(answers)}\n{right}\n")

@@ -21,7 +21,7 @@ def command(run: str, *more: str, output: str | None = None, test: bool = False)
     Args:
         run: the folder of a run, such as runs/first.
         more: further runs, to be put side by side.
-        output: (-o) where it goes. Nothing: RUN/report.html; of several, comparison.html beside the first.
+        output: (-o) where it goes. If not given: RUN/report.html; of several, comparison.html beside the first.
         test: test the last checkpoint of a run that has not finished, too.
     """
     need("matplotlib", "explain")

@@ -87,7 +87,7 @@ def chosen(answers: Sequence[Answer]) -> dict[str, Answer]:
 
 def said(answer: Answer) -> str:
     """What the network said of a sample."""
-    return f"{'named rightly' if answer.right else f'taken for {answer.predicted}'} ({answer.score:.1%})"
+    return f"{'named correctly' if answer.right else f'taken for {answer.predicted}'} ({answer.score:.1%})"
 
 
 def draw_attention(network: nn.Module, pixels: Tensor, answer: Answer) -> Any:

@@ -132,7 +132,7 @@ def confused(runs: Runs) -> Markup | None:
         return None
     answers, pairs = runs[0].answers, confusions(runs[0].answers)
     if not pairs:
-        return section("Confusion", tag("p", f"All of the {len(answers):,} test samples were named rightly."))
+        return section("Confusion", tag("p", f"All of the {len(answers):,} test samples were named correctly."))
     samples, content = runs[0].samples, []
     for pair in pairs[:PAIRS]:
         count = f"{len(pair.answers)} of {pair.of}"
