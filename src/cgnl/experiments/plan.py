@@ -67,18 +67,19 @@ def _settings(table: Table, row: Row, scale: Scale, settings: Mapping[str, Any])
 
 def check(config: Config) -> None:
     """Refuse a run whose samples or weights are not there."""
-    known = _CHECKED.setdefault(str((config.data, config.model)), [])
-    if not known:
+    key = str((config.data, config.model))
+    if key not in _FAULTS:
         try:
             build_network(config.model, len(_opened(config.data).classes))
-            known.append(None)
+            _FAULTS[key] = None
         except (ValueError, OSError) as error:
-            known.append(error)
-    if known[0] is not None:
-        raise known[0]
+            _FAULTS[key] = error
+    if (fault := _FAULTS[key]) is not None:
+        raise fault
 
 
-_CHECKED: dict[str, list[Exception | None]] = {}
+_FAULTS: dict[str, Exception | None] = {}
+"""Of data and networks that were tried before."""
 _opened = cache(open_dataset)
 
 
