@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from cgnl.engine.checkpoint import build_network, write
+from cgnl.engine.checkpoint import write
 from cgnl.engine.config import load, plain, recipes
+from cgnl.engine.network import build_network
 from cgnl.engine.report.command import command as report
 from cgnl.engine.train import train
 from cgnl.export.command import export

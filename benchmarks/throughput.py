@@ -9,8 +9,8 @@ import time
 import torch
 
 from cgnl.data.loading import Batch
-from cgnl.engine.checkpoint import build_network
 from cgnl.engine.config import load
+from cgnl.engine.network import build_network
 from cgnl.engine.task import Classification
 from cgnl.engine.train import train
 

@@ -28,7 +28,7 @@ LOOKS_AT = {
     "kernels": {"ops"},
     "blocks": {"ops"},
     "surgery": {"ops", "blocks"},
-    "models": CORE | {"extras"},
+    "models": CORE | {"extras", "spelling"},
     "data": {"extras", "spelling"},
     "engine": UP_TO_MODELS | {"data", "explain"},
     "explain": UP_TO_MODELS,

@@ -1,7 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgnl.spelling import LONGEST, printable
+from cgnl.spelling import LONGEST, first_line, printable
 
 
 def test_sentence_is_printed_as_it_is():
@@ -24,3 +25,16 @@ def test_anything_becomes_one_line(text):
     line = printable(text * 50)
     assert line.isprintable()
     assert len(line) <= 10 * LONGEST  # a letter may take ten to spell out
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("one sentence"), "one sentence"),
+        (RuntimeError("\nwhat\nand where\n"), "what"),
+        (KeyError(), "KeyError"),
+        ("it is empty", "it is empty"),
+    ],
+)
+def test_first_line_says_what_went_wrong(error, line):
+    assert first_line(error) == line

@@ -122,8 +122,9 @@ def run(command: str, arguments: list[str]) -> None:
     try:
         values = parser.parse_args([f"--{n}={v}" for n, v in options.items() if n in named]).as_dict()
     except Exception as error:  # jsonargparse's errors have no common type
-        types = {n: p.annotation for n, p in named.items()}
-        raise ValueError(importlib.import_module("cgnl.engine.config").complaint(error, types)) from None
+        from .engine.config import complaint
+
+        raise ValueError(complaint(error, {n: p.annotation for n, p in named.items()})) from None
     keywords = {n: values[n] for n in named if n not in places}
     function(*(values[n] for n in places), *words, **keywords, **{n: v for n, v in options.items() if n not in named})
 
@@ -141,7 +142,9 @@ def parser_of(command: str, function: Callable[..., None], settings: bool) -> An
     )
     parser.add_function_arguments(function, as_group=False)
     if settings:
-        parser.add_class_arguments(importlib.import_module("cgnl.engine.config").Config, None)
+        from .engine.config import Config
+
+        parser.add_class_arguments(Config, None)
         for action in parser._actions:  # a group is no setting
             if action.dest in ("data", "model", "optim", "paper", "paper.help"):
                 action.help = argparse.SUPPRESS
@@ -162,7 +165,9 @@ def usage_of(command: str, function: Callable[..., None]) -> str:
 
 
 def setting_names(of_type: type | None = None) -> list[str]:
-    return importlib.import_module("cgnl.engine.config").keys(of_type)
+    from .engine.config import keys
+
+    return keys(of_type)
 
 
 def split(arguments: list[str], known: list[str], switches: list[str]) -> tuple[list[str], dict[str, str]]:

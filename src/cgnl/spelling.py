@@ -1,4 +1,4 @@
-"""What a misspelt name was meant to be, and how names of strangers are printed."""
+"""What a misspelt name was meant to be, and how the words of strangers are printed."""
 
 import difflib
 from collections.abc import Iterable
@@ -19,6 +19,11 @@ def printable(text: object) -> str:
     """One line that a terminal can show: no control characters, and what is too long without its middle."""
     line = _shortened(" ".join(_shortened(word, LONGEST_WORD) for word in str(text).split()), LONGEST)
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def first_line(error: object) -> str:
+    """What an error says, without its explanations; its type where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _shortened(text: str, most: int) -> str:

@@ -212,6 +212,31 @@ VIDEOS = {
 """Settings for videos of 16 x 24 pixels, and of a few frames."""
 
 
+def write_checkpoint(
+    path: Path, name: str, block: str | None, classes: list[str], fill: Callable[[nn.Module], object], **options: Any
+) -> Path:
+    """A checkpoint of a small network with a block behind its stem, and with the weights that ``fill`` gives it."""
+    from cgnl.engine.checkpoint import write
+    from cgnl.engine.config import load, plain
+    from cgnl.engine.network import build_network
+
+    video = name.endswith("_video")
+    settings = {n.replace("__", "."): v for n, v in (VIDEOS if video else PICTURES).items()}
+    settings |= {"data.dataset": "folder", "data.root": "gone", "model.name": name, "model.block": block}
+    if block:
+        settings["model.options"] = {"after": ["conv1"], **({} if block == "nl" else {"groups": 2}), **options}
+    config = load(None, settings)
+    torch.manual_seed(3)
+    network = build_network(config.model, len(classes), load=False)
+    fill(network)
+    weights = {f"network.{n}": v for n, v in network.state_dict().items()}
+    kind = "videos" if video else "images"
+    about = {"config": plain(config), "classes": classes, "kind": kind, "results": {}, "problems": []}
+    path.parent.mkdir(exist_ok=True)
+    write({"state_dict": weights, "cgnl": about}, path)
+    return path
+
+
 def write_frame_folders(
     root: Path, classes: str = "abc", count: int = 4, frames: int = 6, contrast: int = 100
 ) -> list[Path]:

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from filelock import FileLock
 
 from cgnl.data.embedded import EMBEDDED
-from cgnl.engine.checkpoint import build_network, open_trained
+from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TRAIN_SEED
+from cgnl.engine.network import build_network
 from cgnl.engine.trainer import seed_everything
 from tests.engine.conftest import SETTINGS, normalized, options, same, table, weights
 

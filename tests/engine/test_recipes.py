@@ -10,8 +10,8 @@ import yaml
 from torch.nn.functional import cross_entropy
 
 from cgnl.engine import config
-from cgnl.engine.checkpoint import build_network
 from cgnl.engine.config import EMBEDDED, Model, build, recipes, to_yaml
+from cgnl.engine.network import build_network
 
 load = functools.cache(config.load)
 ROWS = [name for name in recipes() if name not in EMBEDDED]

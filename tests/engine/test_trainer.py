@@ -29,7 +29,7 @@ def test_make_trainer_precision_on_a_cpu(asked, given):
 
 
 def test_averaging_and_stopping_are_only_there_when_asked_for():
-    assert (averaging(load()), stopping(load())) == ([], [])
+    assert (averaging(load()), stopping(load(), "test_top1")) == ([], [])
 
 
 def test_averaging_keeps_the_average_by_hand(run, tmp_path, monkeypatch):

@@ -7,10 +7,10 @@ from torch import nn
 
 from cgnl.data.draws import generator
 from cgnl.engine import schedule
-from cgnl.engine.checkpoint import build_network
 from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset
 from cgnl.engine.loaders import Loaders, read_again
+from cgnl.engine.network import build_network
 from cgnl.engine.task import Classification
 from cgnl.engine.trainer import seed_everything
 from cgnl.models import NETWORKS

@@ -135,10 +135,11 @@ def test_complexity_from_start_to_end(tmp_path, monkeypatch):
     assert "N = 8, 16; C = 8, batch 1" in text
     assert "## The same input: batch 1, C = 8, N = 16" in text
 
-    again = from_csv(written[0], tmp_path / "again")
-    assert again[0].read_text(encoding="utf-8") == text
-    assert again[1].read_bytes()[:4] == b"\x89PNG"
+    for path in written[1:]:
+        path.unlink()
     assert from_csv(written[0]) == written[1:]
+    assert written[1].read_text(encoding="utf-8") == text
+    assert written[2].read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def test_plan_goes_seed_by_seed(toy, tmp_path):
     ]
     assert {run.config.optim.lr for run in runs} == {0.5}
     assert [run.config.seed for run in runs] == [0, 0, 0, 1, 1, 1]
-    assert [run.asked for run in runs[:3]] == [False, True, False]
+    assert [run.diagnosed for run in runs[:3]] == [False, True, False]
     assert runs[0].folder == tmp_path / "toy_seed0"
     assert reasons == {}
 

@@ -71,15 +71,15 @@ def test_run_check_refuses_other_settings(ended, tmp_path):
 
 def test_run_is_finished_when_everything_is_written(ended, tmp_path):
     config = load("parts", {"runs": str(tmp_path), "name": "a_seed0"})
-    plain, asked = Run("a", "a", config), Run("a", "a", config, asked=True)
+    plain, diagnosed = Run("a", "a", config), Run("a", "a", config, diagnosed=True)
     assert not plain.finished
     folder = ended("a_seed0", right=None)
     assert not plain.finished
     (folder / "right.txt").write_text("digest\n0110\n")
     assert plain.finished
-    assert not asked.finished
+    assert not diagnosed.finished
     (folder / "diagnosis.csv").write_text("attention\n")
-    assert asked.finished
+    assert diagnosed.finished
 
 
 def test_digest_is_of_samples_wherever_they_are():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cgnl.engine.checkpoint import build_network
 from cgnl.engine.config import EMBEDDED, load
+from cgnl.engine.network import build_network
 from cgnl.experiments.scales import settings_of, words
 from cgnl.experiments.tables import TABLES
 

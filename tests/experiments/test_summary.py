@@ -9,14 +9,16 @@ from cgnl.engine.config import to_yaml
 from cgnl.experiments.summary import summarize
 from cgnl.experiments.tables import Table
 
-ASKED = "attention,top1,lost,won,change,p\nas it is,50.0,0,0,0.0,1.0\nits mean,{mean},{lost},{won},{change},0.5\n"
+DIAGNOSIS = "attention,top1,lost,won,change,p\nas it is,50.0,0,0,0.0,1.0\nits mean,{mean},{lost},{won},{change},0.5\n"
 
 
 @pytest.fixture
 def ended(toy, tmp_path):
     """Runs of the toy table that have ended."""
 
-    def make(row: int, seed: int, right: str, samples: str = "a", split: int | None = None, asked: str = "") -> None:
+    def make(
+        row: int, seed: int, right: str, samples: str = "a", split: int | None = None, diagnosis: str = ""
+    ) -> None:
         r = toy.rows[row]
         name = f"{r.name}{f'_split{split}' if split else ''}_seed{seed}"
         folder = tmp_path / name
@@ -26,8 +28,8 @@ def ended(toy, tmp_path):
         config = r.config({"seed": seed, **({"data.split": split} if split else {})})
         (folder / "config.yaml").write_text(to_yaml(config))
         (folder / "right.txt").write_text(f"{samples}\n{right}\n")
-        if asked:
-            (folder / "diagnosis.csv").write_text(asked)
+        if diagnosis:
+            (folder / "diagnosis.csv").write_text(diagnosis)
 
     return make
 
@@ -78,10 +80,10 @@ def test_summarize_gives_reasons(ended, toy, tmp_path):
     assert [line.reason for line in summarize("toy", toy, tmp_path).lines] == ["", "out of memory", "there is no data"]
 
 
-def test_summarize_gathers_what_was_asked(ended, toy, tmp_path):
+def test_summarize_gathers_the_diagnoses(ended, toy, tmp_path):
     for seed, (mean, lost, won) in enumerate([(40.0, 3, 1), (30.0, 5, 2)]):
-        ended(1, seed, "10", asked=ASKED.format(mean=mean, lost=lost, won=won, change=mean - 50))
-    as_it_is, by_mean = summarize("toy", toy, tmp_path).asked
+        ended(1, seed, "10", diagnosis=DIAGNOSIS.format(mean=mean, lost=lost, won=won, change=mean - 50))
+    as_it_is, by_mean = summarize("toy", toy, tmp_path).replacements
     assert (as_it_is.top1.mean, by_mean.top1.mean, by_mean.change.mean) == (50, 35, -15)
     assert (by_mean.attention, by_mean.lost, by_mean.won, by_mean.top1.count) == ("its mean", 8, 3, 2)
 
@@ -89,4 +91,4 @@ def test_summarize_gathers_what_was_asked(ended, toy, tmp_path):
 def test_summarize_of_nothing_is_a_table_all_the_same(toy, tmp_path):
     summary = summarize("toy", toy, Path(tmp_path) / "none")
     assert [line.reason for line in summary.lines] == ["not yet"] * 3
-    assert (summary.pairs, summary.asked, summary.metric) == ((), (), "top1")
+    assert (summary.pairs, summary.replacements, summary.metric) == ((), (), "top1")

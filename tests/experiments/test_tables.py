@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cgnl.engine.config import recipes
-from cgnl.experiments.tables import TABLES, Row, Table, asked
+from cgnl.experiments.tables import TABLES, Row, Table, is_diagnosed
 from cgnl.models.table import cost
 
 PAPER = {name: table for name, table in TABLES.items() if not table.ours}
@@ -72,7 +72,7 @@ def test_rows_of_one_name_are_one_row():
 
 @pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.ours])
 def test_rows_of_our_own_can_be_built(name):
-    from cgnl.engine.checkpoint import block_options
+    from cgnl.engine.network import block_options
 
     for row in TABLES[name].rows:
         model = row.config().model
@@ -91,10 +91,10 @@ def test_chosen_takes_patterns(toy):
         toy.chosen("toy,toy_cgn")
 
 
-def test_asked_are_blocks_with_attention():
-    assert [asked(name) for name in ("toy", "toy_cgnl", "toy_r")] == [False, True, False]
-    assert asked("cub_r50_cgnl1")
-    assert not asked("cub_r50_cgnl1_validation")
+def test_diagnosed_are_blocks_with_attention():
+    assert [is_diagnosed(name) for name in ("toy", "toy_cgnl", "toy_r")] == [False, True, False]
+    assert is_diagnosed("cub_r50_cgnl1")
+    assert not is_diagnosed("cub_r50_cgnl1_validation")
 
 
 def test_design_is_kept():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cgnl.experiments.statistics import Sides, estimate
-from cgnl.experiments.summary import Asked, Line, Pair, Seed, Summary
+from cgnl.experiments.summary import Line, Pair, Replacement, Seed, Summary
 from cgnl.experiments.tables import Row, Table
 from cgnl.experiments.write import fill, markdown, page, pairs_csv, rows_csv, sentences, write
 
@@ -25,8 +25,8 @@ def line(row: Row, *top1: float, reason: str = "", top5: float = 95.0) -> Line:
 def summary():
     lines = (line(PLAIN, 80.0, 81.0), line(CGNL, 82.0, 82.5), line(NL, reason="no weights"))
     pair = Pair(PLAIN, CGNL, estimate([2.0, 1.5]), Sides(100, 1203, 0.0002), 85.14 - 84.05)
-    asked = Asked(CGNL, "its mean", estimate([70.0, 72.0]), estimate([-12.0, -10.5]), 700, 20)
-    return Summary("cub", Table("CUB", (PLAIN, CGNL, NL), "Eight groups."), lines, (pair,), (asked,))
+    replacement = Replacement(CGNL, "its mean", estimate([70.0, 72.0]), estimate([-12.0, -10.5]), 700, 20)
+    return Summary("cub", Table("CUB", (PLAIN, CGNL, NL), "Eight groups."), lines, (pair,), (replacement,))
 
 
 def rows(text: str) -> list[list[str]]:
@@ -54,7 +54,7 @@ def test_markdown_says_how_and_what_not(summary):
     assert "* R-50 + 1 NL: not run: no weights\n" in text
 
 
-def test_markdown_has_pairs_and_what_was_asked(summary):
+def test_markdown_has_pairs_and_whether_attention_matters(summary):
     text = markdown(summary)
     assert "| R-50 + 1 CGNL against R-50 | +1.09 | +1.75 [-1.43, +4.93] | 0.090 | +1,203 / -100 | < 0.001 | 2 |" in text
     assert "| R-50 + 1 CGNL | its mean | 71.00 | -11.25 [-20.78, -1.72] | +20 / -700 | 2 |" in text

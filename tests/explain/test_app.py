@@ -21,8 +21,9 @@ from torch import nn
 from cgnl.cli import main
 from cgnl.data.embedded import PARTS, parts
 from cgnl.data.images import to_image
-from cgnl.engine.checkpoint import build_network, write
+from cgnl.engine.checkpoint import write
 from cgnl.engine.config import load, plain
+from cgnl.engine.network import build_network
 from cgnl.explain.app import keep
 from tests.engine.conftest import read_picture
 

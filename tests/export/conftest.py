@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cgnl.engine.checkpoint import build_network, write
-from cgnl.engine.config import load, nested, plain
 from cgnl.models import NETWORKS
 from cgnl.surgery import inserted
-from tests.engine.conftest import PICTURES, VIDEOS, cgnl  # noqa: F401
+from tests.engine.conftest import cgnl, write_checkpoint  # noqa: F401
 
 CLASSES = ["finch", "gull", "owl"]
 
@@ -68,18 +66,6 @@ def checkpoint(tmp_path):
     """Write a checkpoint of a small network with a block behind its stem, and return its path."""
 
     def make(name: str = "small", block: str | None = "cgnl", **options) -> Path:
-        video = name == "small_video"
-        settings = {n.replace("__", "."): v for n, v in (VIDEOS if video else PICTURES).items()}
-        settings |= {"data.dataset": "folder", "data.root": "gone", "model.name": name, "model.block": block}
-        if block:
-            settings["model.options"] = {"after": ["conv1"], **({} if block == "nl" else {"groups": 2}), **options}
-        config = load(None, nested(settings))
-        network = stir(build_network(config.model, len(CLASSES), load=False))
-        weights = {f"network.{n}": v for n, v in network.state_dict().items()}
-        kind = "videos" if video else "images"
-        about = {"config": plain(config), "classes": CLASSES, "kind": kind, "results": {}, "problems": []}
-        path = tmp_path / "best.ckpt"
-        write({"state_dict": weights, "cgnl": about}, path)
-        return path
+        return write_checkpoint(tmp_path / "best.ckpt", name, block, CLASSES, stir, **options)
 
     return make

@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.models import WeightsEnum
 
 import cgnl
-from cgnl.models import NETWORKS, create_model, is_detector
+from cgnl.models import NETWORKS, create_model, is_detector, is_video
 from cgnl.models.detection import dense_pass
 from cgnl.surgery import BLOCKS, inserted
 
@@ -18,6 +18,13 @@ small = functools.partial(create_model, "resnet18", num_classes=4)
 
 def input_of(network: str) -> torch.Tensor:
     return torch.randn(2, 3, 8, 32, 32) if network.startswith(("c2d", "i3d")) else torch.randn(2, 3, 32, 32)
+
+
+def test_is_video_tells_networks_with_convolutions_over_time():
+    with torch.device("meta"):
+        for network in NETWORKS:
+            convolutions = (m for m in create_model(network).modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
+            assert is_video(network) == isinstance(next(convolutions), nn.Conv3d), network
 
 
 def test_networks_are_those_of_the_paper_and_small_ones():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..extras import need
+from ..spelling import first_line
 from . import report, serving
 from .roofline import measure_ceilings, precision
 from .runner import measure_rows
@@ -82,7 +83,7 @@ def bench(
     try:
         choose(["reference"], known.subjects)[0].build(setting)  # what cannot be built says why
     except RuntimeError as error:
-        raise ValueError(f"there is no memory for this: {str(error).partition(chr(10))[0]}") from None
+        raise ValueError(f"there is no memory for this: {first_line(error)}") from None
     if csv:
         report.check_csv(Path(csv))
     if plot:

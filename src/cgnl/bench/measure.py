@@ -32,14 +32,14 @@ def quantiles(times: Sequence[float]) -> Times:
 
 
 def percentile(times: Sequence[float], percent: int) -> float:
-    """What so many of a hundred repetitions stay under."""
+    """What this many of a hundred repetitions stay under."""
     return statistics.quantiles(times, n=100, method="inclusive")[percent - 1] if len(times) > 1 else times[0]
 
 
 def measure(
     step: Callable[[], Any], device: torch.device, seconds: float, clear: Callable[[], None] = lambda: None
 ) -> Times:
-    """Repeat a step for about so many seconds, after a warm-up of a fifth of that; ``clear`` is not timed."""
+    """Repeat a step for about this many seconds, after a warm-up of a fifth of that; ``clear`` is not timed."""
     clear()
     step()
     if device.type != "cuda":
@@ -66,7 +66,7 @@ def by_clock(
     most: float = MOST,
     longest: float = math.inf,
 ) -> list[float]:
-    """Milliseconds of repetitions: for so long, at most ``most``, but ``fewest`` unless these take ``longest``."""
+    """Milliseconds of repetitions: for this long, at most ``most``, but ``fewest`` unless these take ``longest``."""
     times: list[float] = []
     total = 0.0
     while (len(times) < fewest and total < longest) or (total < seconds and len(times) < most):

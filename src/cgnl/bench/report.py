@@ -111,24 +111,22 @@ def write_csv(rows: Sequence[Any], path: Path, kind: type = Row) -> None:
         writer.writerows(asdict(row) for row in rows)
 
 
-def names(kind: type = Row) -> list[str]:
+def names(kind: type) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     """Bars of milliseconds, with their quantiles, and of memory where it was measured."""
-    need("matplotlib", "bench").use("Agg")
-    plt = need("matplotlib.pyplot", "bench")
     timed = [row for row in rows if row.ms is not None][::-1]  # the first on top
     count = 2 if any(row.peak_mib is not None for row in timed) else 1
-    figure, axes = plt.subplots(
-        1, count, figsize=(3 + 3.2 * count, 1.3 + 0.36 * len(timed)), sharey=True, squeeze=False, layout="constrained"
-    )
+    size = 3 + 3.2 * count, 1.3 + 0.36 * len(timed)
+    figure = need("matplotlib.figure", "bench").Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     panels = [
         ("milliseconds, median and 20 to 80 %", "#2b6cb0", "ms", "ms_80", _significant),
         ("MiB during a step", "#8c8c8c", "peak_mib", "peak_mib", "{:.0f}".format),
     ]
-    for axis, (label, colour, field, end, write) in zip(axes[0], panels, strict=False):
+    for axis, (label, colour, field, end, write) in zip(axes, panels, strict=False):
         axis.barh([row.row for row in timed], [getattr(row, field) or 0 for row in timed], color=colour)
         for place, row in enumerate(timed):
             value, right = getattr(row, field), getattr(row, end)
@@ -138,8 +136,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
         axis.margins(x=0.2)
         axis.spines[["top", "right"]].set_visible(False)
     for place, row in enumerate(timed):
-        axes[0][0].plot([row.ms_20, row.ms_80], [place, place], color="#777777", linewidth=1.5)
+        axes[0].plot([row.ms_20, row.ms_80], [place, place], color="#777777", linewidth=1.5)
     figure.suptitle(title, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
-    plt.close(figure)

@@ -18,11 +18,11 @@ from .settings import Setting
 from .subjects import whole_network
 
 BATCHES = 1, 8, 64
-"""Samples of a request, unless it is said."""
+"""Samples of a request, unless given."""
 FEWEST = 100
 """Requests, or else nobody knows what 99 of 100 take."""
 LONGEST = 20.0
-"""Seconds after which fewer have to do; how many there were stands beside it."""
+"""Seconds after which fewer will do; how many there were stands beside it."""
 SEEN = 4
 """Samples by which norms have their statistics."""
 
@@ -136,7 +136,7 @@ def _served(row: Served, way: Way, setting: Setting, weights: Weights, x: Tensor
 
 
 def latencies(request: Callable[[], object], seconds: float) -> list[float]:
-    """Milliseconds of requests one after another: for so long, and enough of them unless they take too long."""
+    """Milliseconds of requests one after another: for this long, and enough of them unless they take too long."""
     for _ in range(3):
         request()
     return by_clock(request, seconds, fewest=FEWEST, most=math.inf, longest=LONGEST)

@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 import torch
 
-from ..ops import kernels
-from ..ops.kernels import Kernel
+from ..models import is_video
+from ..ops.kernels import BY_NAME, Dot, Kernel
 from ..spelling import nearest
 
 Mode = Literal["forward", "train"]
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "tf32": torch.float32}
-KERNELS = {"dot": kernels.Dot, "embedded_gaussian": kernels.EmbeddedGaussian, "rbf": kernels.GaussianRBF}
 
 _COMMON = {"groups": 8, "kernel": "dot", "channels_last": True, "mode": "train", "tf32": False}
 _ON = {"cuda": {"dtype": "bfloat16", "seconds": 1.0}, "cpu": {"dtype": "float32", "seconds": 0.2}}
@@ -46,7 +45,7 @@ class Setting:
     device: torch.device
     groups: int = 8
     inner: int = 0
-    kernel: Kernel = kernels.Dot()  # noqa: RUF009  # frozen
+    kernel: Kernel = Dot()  # noqa: RUF009  # frozen
     norm: str | None = "batch"
     dtype: torch.dtype = torch.float32
     tf32: bool = False
@@ -114,7 +113,7 @@ def read(benchmark: str, given: Mapping[str, Any], device: str = "auto") -> Sett
         raise ValueError(f"there is no norm {norm!r}{nearest(norm, ['batch', 'group', 'none'])}")
     channels, size = options.get("channels", 3), read_size(options["size"])
     network = options.get("network", "")
-    axes = 3 if network.startswith(("c2d", "i3d")) else 2
+    axes = 3 if is_video(network) else 2
     if network and len(size) != axes:
         raise ValueError(f"size = {options['size']} has {len(size)} axes, {network} takes {axes}")
     return Setting(
@@ -158,9 +157,9 @@ def read_size(text: str) -> tuple[int, ...]:
 def read_kernel(text: str) -> Kernel:
     """``dot``, or a name with options: ``rbf:order=3,gamma=1e-4,beta=exact``."""
     name, _, rest = text.partition(":")
-    if name not in KERNELS:
-        raise ValueError(f"there is no kernel {name!r}{nearest(name, KERNELS)}")
-    types: dict[str, Any] = {field.name: field.type for field in fields(KERNELS[name])}
+    if name not in BY_NAME:
+        raise ValueError(f"there is no kernel {name!r}{nearest(name, BY_NAME)}")
+    types: dict[str, Any] = {field.name: field.type for field in fields(BY_NAME[name])}
     options: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
@@ -171,4 +170,4 @@ def read_kernel(text: str) -> Kernel:
             options[key] = types[key](value) if types[key] in (int, float) else value
         except ValueError:
             raise ValueError(f"{key} of the kernel {name} must be a number, got {value!r}") from None
-    return KERNELS[name](**options)
+    return BY_NAME[name](**options)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..spelling import first_line
 from .index import Index, Object, Scene, inside
 
 NAMED_AT_MOST = 10
@@ -80,7 +81,7 @@ def _read(source: Path) -> dict[str, Any]:
     try:
         content = json.loads(source.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
-        raise ValueError(f"{source} is not JSON: {str(error).partition(chr(10))[0]}") from None
+        raise ValueError(f"{source} is not JSON: {first_line(error)}") from None
     for name in ("images", "annotations", "categories"):
         rows = content.get(name) if isinstance(content, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any, Literal, NamedTuple
 
-from ..spelling import printable
+from ..spelling import first_line, printable
 
 Kind = Literal["images", "videos", "objects"]
 """What is to be named: pictures, clips, or the objects in pictures."""
@@ -14,8 +14,7 @@ class UnreadableError(ValueError):
     """A sample that cannot be decoded. The message is one sentence that names the file."""
 
     def __init__(self, path: Path | str, reason: object):
-        words = str(reason).partition("\n")[0] or type(reason).__name__
-        super().__init__(printable(f"{path} cannot be read: {words}"))
+        super().__init__(printable(f"{path} cannot be read: {first_line(reason)}"))
         self.path = path
 
 

@@ -108,10 +108,7 @@ class SceneEvalSet(Dataset[SceneBatch]):
 
 def read_scene(scene: Scene) -> Tensor:
     """Its picture, uint8 [3, H, W], which must have the size that the annotations are for."""
-    try:
-        pixels = read_image(scene.path)
-    except OSError as error:  # it went away, or its disk did
-        raise UnreadableError(scene.path, error.strerror or error) from error
+    pixels = read_image(scene.path)
     height, width = pixels.shape[1:]
     if (height, width) != (scene.height, scene.width):
         annotated = f"{scene.width} x {scene.height}"

@@ -17,6 +17,8 @@ from ..extras import need
 from .draws import integer, uniform
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+ASPECT = 3 / 4, 4 / 3
+"""Least and largest width / height of a random part."""
 
 
 class Box(NamedTuple):
@@ -28,13 +30,7 @@ class Box(NamedTuple):
     width: int
 
 
-def random_box(
-    height: int,
-    width: int,
-    source: torch.Generator,
-    area: tuple[float, float] = (0.08, 1.25),
-    aspect: tuple[float, float] = (3 / 4, 4 / 3),
-) -> Box:
+def random_box(height: int, width: int, source: torch.Generator, area: tuple[float, float] = (0.08, 1.25)) -> Box:
     """A part of random area, aspect and place.
 
     A draw that does not fit, as areas above 1 never do, is made again, ten times in all; then it is the largest centred
@@ -42,21 +38,23 @@ def random_box(
     """
     for _ in range(10):
         target = height * width * uniform(*area, source)
-        ratio = math.exp(uniform(math.log(aspect[0]), math.log(aspect[1]), source))
+        ratio = math.exp(uniform(math.log(ASPECT[0]), math.log(ASPECT[1]), source))
         w, h = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
         if 0 < h <= height and 0 < w <= width:
             return Box(integer(0, height - h + 1, source), integer(0, width - w + 1, source), h, w)
-    return largest_centre_box(height, width, aspect)
+    return largest_centre_box(height, width)
 
 
-def largest_centre_box(height: int, width: int, aspect: tuple[float, float] = (3 / 4, 4 / 3)) -> Box:
+def largest_centre_box(height: int, width: int) -> Box:
     """The largest centred part whose width / height is within the limits."""
-    w = min(width, round(height * aspect[1]))
-    h = min(height, round(width / aspect[0]))
+    w = min(width, round(height * ASPECT[1]))
+    h = min(height, round(width / ASPECT[0]))
     return Box((height - h) // 2, (width - w) // 2, h, w)
 
 
-def random_part(pixels: Tensor, source: torch.Generator, area=(0.08, 1.25), flip: bool = True) -> tuple[Tensor, bool]:
+def random_part(
+    pixels: Tensor, source: torch.Generator, area: tuple[float, float] = (0.08, 1.25), flip: bool = True
+) -> tuple[Tensor, bool]:
     """A random part, not yet resized, and whether it is to be mirrored. [.., 3, H, W] -> [.., 3, h, w]."""
     part = crop(pixels, random_box(pixels.shape[-2], pixels.shape[-1], source, area))
     return part, flip and bool(integer(0, 2, source))

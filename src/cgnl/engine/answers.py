@@ -1,13 +1,12 @@
 """What a network said of each test sample: ``predictions.csv`` in the folder of a run."""
 
 import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .checkpoint import write_text
 from .datasets import Dataset
+from .writing import write_csv
 
 FILE = "predictions.csv"
 
@@ -29,13 +28,11 @@ class Answer(NamedTuple):
 
 def save_answers(folder: Path, dataset: Dataset, answers: Sequence[Answer]) -> None:
     """One line for each test sample of a dataset, with the names of sample and classes."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(Answer._fields)
+    rows = []
     for a in answers:
         label, predicted = (dataset.classes[int(number)] for number in (a.label, a.predicted))
-        writer.writerow((a.sample, label, predicted, f"{a.score:.6f}", dataset.test.name(a.sample)))
-    write_text(folder / FILE, text.getvalue(), errors="surrogateescape")
+        rows.append((a.sample, label, predicted, f"{a.score:.6f}", dataset.test.name(a.sample)))
+    write_csv(folder / FILE, Answer._fields, rows, errors="surrogateescape")
 
 
 def read_answers(folder: Path) -> tuple[Answer, ...]:

@@ -1,7 +1,5 @@
 """What happens around the steps: checkpoints, the table of epochs, the progress bar, stopping."""
 
-import csv
-import io
 import logging
 import math
 import signal
@@ -16,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from .checkpoint import read, write, write_text
+from .checkpoint import read, write
 from .config import Config
 from .schedule import factor, total_epochs
 from .words import epoch_in_words
+from .writing import write_csv
 
 log = logging.getLogger("cgnl")
 
@@ -127,11 +126,7 @@ class Table(Clock):
 
     def save(self) -> None:
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns)
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_text(self.file, text.getvalue())
+        write_csv(self.file, columns, ([row.get(name) for name in columns] for row in self.rows))
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [dict(row) for row in self.rows], "seconds": self.seconds}

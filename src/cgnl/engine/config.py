@@ -2,15 +2,16 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..extras import need
-from ..spelling import nearest
+from ..spelling import first_line, nearest
 
 EMBEDDED = ("parts", "relation", "actions")
 LARGEST, DEEPEST = 2**20, 20
@@ -23,8 +24,8 @@ class Data:
 
     dataset: str | None = None
     """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, imagenet, ucf101,
-    kinetics400, mini_kinetics200, or coco for objects in pictures. Nothing: coco where annotations are named, folder
-    where there is a root, else parts."""
+    kinetics400, mini_kinetics200, or coco for objects in pictures. If not given: coco where annotations are named,
+    folder where there is a root, else parts."""
     root: str | None = None
     """Where the dataset is."""
     split: int = 1
@@ -32,13 +33,13 @@ class Data:
     lists: str | None = None
     """Where the id lists of Mini-Kinetics-200 are, if not in root."""
     annotations: str | None = None
-    """COCO: the annotation file, in root. Nothing: annotations/instances_train*.json."""
+    """COCO: the annotation file, in root. If not given: annotations/instances_train*.json."""
     images: str | None = None
-    """COCO: the folder, in root, of the pictures it names. Nothing: train* or what is there."""
+    """COCO: the folder, in root, of the pictures it names. If not given: train* or what is there."""
     test_annotations: str | None = None
-    """COCO: the annotation file to test by. Nothing: annotations/instances_val*.json."""
+    """COCO: the annotation file to test by. If not given: annotations/instances_val*.json."""
     test_images: str | None = None
-    """COCO: the folder of its pictures. Nothing: val*, or images."""
+    """COCO: the folder of its pictures. If not given: val*, or images."""
     test_on: Literal["test", "validation", "train"] = "test"
     """validation: keep a share (holdout) of the training samples and test on them, to choose settings by. train: test
     on the very samples of the training, to see how well they were learned."""
@@ -55,7 +56,7 @@ class Data:
     flip: bool = True
     """Whether half of the training samples are mirrored."""
     test_size: int | None = None
-    """Side of the square the network is tested on. Nothing: size for pictures, test_short_side for videos."""
+    """Side of the square the network is tested on. If not given: size for pictures, test_short_side for videos."""
     test_short_side: int = 256
     """Side to which the shorter one is brought before the test crop, if there is one."""
     long_side: int = 1333
@@ -63,13 +64,13 @@ class Data:
     frames: int = 32
     """Frames of a clip."""
     stride: int = 2
-    """Every how many-th frame a clip takes."""
+    """From one frame of a clip to the next: 2 takes every other frame of the video."""
     test_clips: int = 10
     """Clips of a video in the final test. The tests between epochs take the one in the middle."""
     test_crops: int = 3
     """Crops of each of these clips, along the longer side."""
     workers: int | None = None
-    """Processes that read samples. Nothing: as many as there are cores beside a GPU, else one at most."""
+    """Processes that read samples. If not given: as many as there are cores beside a GPU, else one at most."""
     cache: Literal["none", "gpu"] = "none"
     """gpu: decode everything once and keep it in the memory of the device that trains."""
     bad_limit: int = 100
@@ -81,8 +82,8 @@ class Model:
     """Which network."""
 
     name: str | None = None
-    """One of those `cgnl models` lists. Nothing: resnet18 for pictures, c2d_resnet18 for videos, maskrcnn_resnet50_fpn
-    for objects."""
+    """One of those `cgnl models` lists. If not given: resnet18 for pictures, c2d_resnet18 for videos,
+    maskrcnn_resnet50_fpn for objects."""
     block: Literal["cgnl", "cgnlx", "nl", "residual"] | None = "cgnl"
     """Block that is inserted; null for none."""
     blocks: int = 1
@@ -102,8 +103,8 @@ class Optim:
     """How it learns: SGD."""
 
     lr: float | None = None
-    """Learning rate for a global batch of 256; it grows and shrinks with batch_size. Nothing: 0.01 from weights of a
-    trained network, 0.1 from random ones; 0.32 for objects."""
+    """Learning rate for a global batch of 256; it grows and shrinks with batch_size. If not given: 0.01 from weights of
+    a trained network, 0.1 from random ones; 0.32 for objects."""
     new_layers: float = 1.0
     """Learning rate of what starts untrained, the blocks and the classifier, as a multiple of the others'."""
     batch_size: int = 64
@@ -113,7 +114,7 @@ class Optim:
     epochs: int = 30
     """After the warm-up."""
     warmup_epochs: int = 3
-    """Before the others: the learning rate rises in a line."""
+    """Before the others: the learning rate rises linearly."""
     warmup_steps: int = 0
     """Steps at the very beginning over which it rises as well, where a whole epoch would be too long."""
     schedule: Literal["cosine", "step"] = "cosine"
@@ -159,12 +160,12 @@ class Config:
     paper: Paper | None = None
     """What the paper reports, if this is a row of one of its tables."""
     name: str | None = None
-    """Of the run's folder. Nothing: made from dataset, network and block."""
+    """Of the run's folder. If not given: made from dataset, network and block."""
     runs: str = "runs"
     """Folder of all runs."""
     seed: int = 0
     devices: int | None = None
-    """GPUs, or processes where there is none, on each machine. Nothing: one."""
+    """GPUs, or processes where there is none, on each machine. If not given: one."""
     nodes: int = 1
     """Machines. Start the command on each by torchrun or SLURM."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
@@ -235,7 +236,7 @@ def parse(text: str, source: str) -> Any:
         odd = _oddity(yaml, text)
         content = None if odd else yaml.safe_load(text)
     except Exception as error:  # a value that does not fit its tag, such as !!int, makes it raise anything
-        raise ValueError(f"{source} is not YAML: {str(error).partition(chr(10))[0] or type(error).__name__}") from None
+        raise ValueError(f"{source} is not YAML: {first_line(error)}") from None
     if odd:
         raise ValueError(f"{source} has {odd}, which settings do without")
     return content
@@ -335,68 +336,41 @@ def _parser(kind: type) -> Any:
 
 def check(config: Config) -> Config:
     """The settings, if their numbers make sense."""
-    data, optim = config.data, config.optim
-    positive = {
-        "data.size": data.size,
-        "data.samples": data.samples,
-        "data.limit": data.limit,
-        "data.frames": data.frames,
-        "data.stride": data.stride,
-        "data.test_clips": data.test_clips,
-        "data.test_crops": data.test_crops,
-        "data.test_size": data.test_size,
-        "data.test_short_side": data.test_short_side,
-        "data.long_side": data.long_side,
-        "optim.lr": optim.lr,
-        "optim.new_layers": optim.new_layers,
-        "optim.batch_size": optim.batch_size,
-        "optim.accumulate": optim.accumulate,
-        "optim.epochs": optim.epochs,
-        "optim.clip_norm": optim.clip_norm,
-        "model.blocks": config.model.blocks,
-        "devices": config.devices,
-        "nodes": config.nodes,
-        "test_every": config.test_every,
-        "save_every": config.save_every,
-        "patience": config.patience,
-        "timeout": config.timeout,
-    }
-    for name, value in positive.items():
-        if value is not None and not value > 0:
+
+    def given(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        values = ((name, attrgetter(name)(config)) for name in names)
+        return ((name, value) for name, value in values if value is not None)
+
+    for name, value in given(_POSITIVE):
+        if not value > 0:
             raise ValueError(f"{name} = {value} must be more than 0")
-    for name, most in _MOST.items():
-        group, _, setting = name.partition(".")
-        value = getattr(getattr(config, group), setting)
-        if value is not None and value > most:
-            raise ValueError(f"{name} = {value} must be at most {most:,}")
+    for name, value in given(_MOST):
+        if value > _MOST[name]:
+            raise ValueError(f"{name} = {value} must be at most {_MOST[name]:,}")
     if not 0 <= config.seed < 2**32:
         raise ValueError(f"seed = {config.seed} must be from 0 to {2**32 - 1}")
-    whole = {
-        "optim.warmup_epochs": optim.warmup_epochs,
-        "optim.warmup_steps": optim.warmup_steps,
-        "data.bad_limit": data.bad_limit,
-        "data.workers": data.workers,
-    }
-    for name, value in whole.items():
-        if value is not None and value < 0:
+    for name, value in given(_NOT_NEGATIVE):
+        if value < 0:
             raise ValueError(f"{name} = {value} must not be below 0")
-    shares = {
-        "data.holdout": data.holdout,
-        "model.dropout": config.model.dropout,
-        "optim.ema": optim.ema,
-        "optim.label_smoothing": optim.label_smoothing,
-    }
-    for name, value in shares.items():
-        if value is not None and not 0 <= value < 1:
+    for name, value in given(_SHARES):
+        if not 0 <= value < 1:
             raise ValueError(f"{name} = {value} must be at least 0 and below 1")
     if config.paper is not None and config.paper.top1 is None and config.paper.box_ap is None:
         raise ValueError("paper.top1 or paper.box_ap is missing")
-    if not 0 < data.area[0] <= data.area[1]:
-        raise ValueError(f"data.area = {data.area} must be a small and a large share")
+    if not 0 < config.data.area[0] <= config.data.area[1]:
+        raise ValueError(f"data.area = {config.data.area} must be a small and a large share")
     return config
 
 
-_MOST = dict.fromkeys(("data.size", "data.test_size", "data.test_short_side", "data.long_side"), 8192)
+_POSITIVE = (
+    *("data.size", "data.samples", "data.limit", "data.frames", "data.stride", "data.test_clips", "data.test_crops"),
+    *("data.test_size", "data.test_short_side", "data.long_side"),
+    *("optim.lr", "optim.new_layers", "optim.batch_size", "optim.accumulate", "optim.epochs", "optim.clip_norm"),
+    *("model.blocks", "devices", "nodes", "test_every", "save_every", "patience", "timeout"),
+)
+_NOT_NEGATIVE = ("optim.warmup_epochs", "optim.warmup_steps", "data.bad_limit", "data.workers")
+_SHARES = ("data.holdout", "model.dropout", "optim.ema", "optim.label_smoothing")
+_MOST: dict[str, int] = dict.fromkeys(("data.size", "data.test_size", "data.test_short_side", "data.long_side"), 8192)
 _MOST |= {"data.frames": 1024, "data.stride": 1024, "data.test_clips": 100, "data.test_crops": 100}
 _MOST |= {"data.workers": 512, "data.samples": 10**8}
 _MOST |= dict.fromkeys(("optim.epochs", "optim.warmup_epochs", "optim.warmup_steps"), 10**6)

@@ -67,7 +67,15 @@ def open_dataset(data: Data) -> Dataset:
     for split in ("train", "test"):
         if not index.splits[split]:
             raise ValueError(f"{data.root or data.annotations} has no samples to {split} on")
-    taught = {label for sample in index.splits["train"] for label in sample.labels}
+    problems = _problems(data, index, held_out)
+    if index.kind == "objects":
+        return _with_objects(name, index, problems)
+    train, test = (Files(index.splits[split], index.kind) for split in ("train", "test"))
+    return Dataset(name, index.classes, index.kind, train, test, tuple(problems))
+
+
+def _problems(data: Data, index: Index, held_out: bool) -> list[str]:
+    """What is not as it should be, and what the tests are on where that is not the test split."""
     problems = list(index.problems)
     if held_out:
         share = f"{data.holdout:.0%} of {'the pictures' if index.kind == 'objects' else 'each class'}"
@@ -76,13 +84,11 @@ def open_dataset(data: Data) -> Dataset:
         problems.append("the tests are on the training samples, as data.test_on says")
     if data.test_on == "validation":
         problems.append(f"the tests are on {data.holdout:.0%} of the training samples, as data.test_on says")
+    taught = {label for sample in index.splits["train"] for label in sample.labels}
     if without := [c for label, c in enumerate(index.classes) if label not in taught]:
         names = ", ".join(without[:3]) + (" and others" if len(without) > 3 else "")
         problems.append(f"{len(without):,} of {len(index.classes):,} classes have no training sample: {names}")
-    if index.kind == "objects":
-        return _with_objects(name, index, problems)
-    train, test = (Files(index.splits[split], index.kind) for split in ("train", "test"))
-    return Dataset(name, index.classes, index.kind, train, test, tuple(problems))
+    return problems
 
 
 def _with_objects(name: str, index: Index, problems: list[str]) -> Dataset:

@@ -17,7 +17,7 @@ from .checkpoint import Trained
 from .detection import coco_results, set_size
 
 SURE = 0.5
-"""Score from which on an object is named on the screen and drawn."""
+"""Lowest score with which an object is named on the screen and drawn."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,8 @@ def findings(
     for path, number in zip(map(Path, paths), numbers, strict=True):
         try:
             pixels = read_image(path)
-        except (OSError, UnreadableError) as error:
-            problem = str(error if isinstance(error, UnreadableError) else UnreadableError(path, error))
-            yield Finding(path, number, problem=problem)
+        except UnreadableError as error:
+            yield Finding(path, number, problem=str(error))
             continue
         found = network([pixels.to(device) / 255])[0]
         found = {name: value[found["scores"] >= threshold] for name, value in found.items()}

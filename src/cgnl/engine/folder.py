@@ -1,5 +1,6 @@
 """The folder of a run: its name, its log, and what is written down about it."""
 
+import json
 import logging
 import os
 import platform
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 
 from ..extras import need
-from .config import Config, build, plain, read_recipe
+from .config import Config, build, plain, read_recipe, to_yaml
+from .writing import remove_parts, write_text
 
 log = logging.getLogger("cgnl")
 
@@ -89,6 +91,18 @@ def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
             label = f"{group}.{name}" if group else name
             was, wanted = ("null" if v is None else v for v in (old.get(name), value))
             raise ValueError(f"{path} was begun with {label} = {was}, not {wanted}")
+
+
+def begin_folder(folder: Path, config: Config, repeat: str | None) -> None:
+    """Make the folder, or clear up what a killed run left in it; open its log, and write down what the run is told.
+
+    ``repeat`` is the command that does it again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    open_log(folder)
+    remove_parts(folder)
+    write_text(folder / "config.yaml", to_yaml(config))
+    write_text(folder / "environment.json", json.dumps({"command": repeat, **environment()}, indent=2) + "\n")
 
 
 def start_log(first: bool, silent: bool = False) -> Any:

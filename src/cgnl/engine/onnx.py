@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..data.loading import AS_THEY_ARE
 from ..extras import need
+from ..spelling import first_line
 from .checkpoint import Trained, described
 from .datasets import view_in_test
 
@@ -33,7 +34,7 @@ class OnnxNetwork(nn.Module):
             found = self.session.run(None, {self.session.get_inputs()[0].name: x.cpu().numpy()})
         except Exception as error:  # onnxruntime's errors have no common type
             size = " x ".join(map(str, x.shape))
-            raise ValueError(f"the ONNX file cannot take {size}: {str(error).partition(chr(10))[0]}") from None
+            raise ValueError(f"the ONNX file cannot take {size}: {first_line(error)}") from None
         logits = found[0] if len(found) == 1 else None
         if not isinstance(logits, np.ndarray) or logits.shape != (len(x), self.classes) or logits.dtype.kind != "f":
             raise ValueError(f"the ONNX file does not give a number for each of its {self.classes} classes")

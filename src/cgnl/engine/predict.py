@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -50,11 +51,13 @@ def command(
         json: print JSON; for objects, COCO's result format.
         csv: print CSV.
         draw: objects: a folder for the pictures with boxes, masks and labels.
-        threshold: objects: the lowest score. Nothing: 0.5, and everything that was found for JSON.
+        threshold: objects: the lowest score. If not given: 0.5, and everything that was found for JSON.
         device: cpu, cuda, or auto; an ONNX file runs where onnxruntime can.
     """
-    if top < 1 or (json and csv):
-        raise ValueError("give --json or --csv, not both" if top >= 1 else f"top = {top} must be at least 1")
+    if top < 1:
+        raise ValueError(f"top = {top} must be at least 1")
+    if json and csv:
+        raise ValueError("give --json or --csv, not both")
     if not files:
         raise ValueError("name a file or a folder to look at")
     trained = open_onnx(checkpoint) if Path(checkpoint).suffix == ".onnx" else open_trained(checkpoint)
@@ -160,11 +163,14 @@ def _table(results: Iterator[Prediction]) -> list[str]:
 def _json(results: Iterator[Prediction]) -> list[str]:
     failed, rows = [], []
     for r in results:
+        row: dict[str, Any] = {"file": str(r.path)}
         if r.problem:
             failed.append(r.problem)
-        pairs = zip(r.classes, r.probabilities, strict=True)
-        found = [{"class": name, "probability": probability} for name, probability in pairs]
-        rows.append({"file": str(r.path), "problem": r.problem} if r.problem else {"file": str(r.path), "top": found})
+            row["problem"] = r.problem
+        else:
+            pairs = zip(r.classes, r.probabilities, strict=True)
+            row["top"] = [{"class": name, "probability": probability} for name, probability in pairs]
+        rows.append(row)
     print(json_module.dumps(rows, indent=2))
     return failed
 

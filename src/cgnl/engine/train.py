@@ -2,9 +2,10 @@
 
 import copy
 import dataclasses
-import json
 import logging
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,12 @@ from ..data.sources import Held
 from ..models import is_detector
 from . import schedule
 from .answers import save_answers
-from .checkpoint import build_network, check_input, load_network, read, remove_parts, write_text
-from .config import EMBEDDED, Config, Data, load, to_yaml
+from .checkpoint import load_network, read
+from .config import EMBEDDED, Config, Data, load
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training
-from .folder import check_same, environment, open_log, run_folder, shared, start_log, stop_log
+from .folder import begin_folder, check_same, run_folder, shared, start_log, stop_log
 from .loaders import Loaders
+from .network import build_network, check_input
 from .report.command import try_to_report
 from .words import conclude, introduce
 
@@ -39,6 +41,14 @@ class Result:
     """One for each epoch, as in ``metrics.csv``."""
     unreadable: int
     seconds: float
+
+
+class Start(NamedTuple):
+    """Where a run begins."""
+
+    step: int = 0
+    finished: bool = False
+    """Whether it has run out of patience."""
 
 
 def command(recipe: str | None = None, *, resume: bool = False, **settings: Any) -> None:
@@ -102,7 +112,7 @@ def _train(
     repeat: str | None,
     held: dict[str, Held],
 ) -> Result:
-    from .callbacks import Bar, Saver, Stopped, Table
+    from .callbacks import Bar, Saver, Table
     from .trainer import averaging, first_process, make_trainer, seed_everything, stopping, tensorboard
 
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
@@ -111,25 +121,13 @@ def _train(
     begin = start_of(last, config, dataset, network)
     check_input(copy.deepcopy(network).to("meta"), config.model.name, view_in_training(config.data), dataset.kind)
     if first_process():
-        folder.mkdir(parents=True, exist_ok=True)
-        open_log(folder)
-        remove_parts(folder)
-        write_text(folder / "config.yaml", to_yaml(config))
-        write_text(folder / "environment.json", json.dumps({"command": repeat, **environment()}, indent=2) + "\n")
+        begin_folder(folder, config, repeat)
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     objects = dataset.kind == "objects"
     lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, objects)
     at_once = batch_size // (config.world * config.optim.accumulate)
     introduce(config, dataset, network, batch_size, lr, folder)
-    if folder.name != config.name and not resume:
-        log.info("there is a run %s already", folder.with_name(str(config.name)))
-    if last:
-        log.info("%s from step %s", "it ended" if begin.finished else "it goes on", f"{begin.step:,}")
-    elif resume:
-        log.info("there is no checkpoint yet: it begins anew")
-    elif config.model.weights is None and dataset.name not in EMBEDDED:
-        log.info("it starts from random weights; model.weights=FILE starts from others")
-
+    _say_where_it_begins(config, dataset, folder, resume, begin if last else None)
     counts = (len(dataset.train), len(dataset.test))
     task = make_task(network, config, dataset, lr=lr, steps_per_epoch=steps_per_epoch, at_once=at_once, counts=counts)
     table, saver = Table(config, steps_per_epoch, folder), Saver(config, steps_per_epoch, folder)
@@ -153,17 +151,8 @@ def _train(
     loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world, held)
     batches = loaders.train(batch_size, epochs, first=begin.step * config.optim.accumulate)
     tests = loaders.test(at_once, full=False)
-    try:
-        with shared(folder):
-            trainer.fit(task, batches, tests, ckpt_path=last, weights_only=True)
-    except Stopped:
-        log.info("stopped and saved at step %s: the same command with --resume goes on", f"{trainer.global_step:,}")
-        raise SystemExit(130) from None
-    except RuntimeError:
-        if not saver.asked:  # by a signal that has ended the processes that read, too
-            raise
-        log.info("stopped: the same command with --resume goes on from the last checkpoint")
-        raise SystemExit(130) from None
+    with shared(folder), _stopped_by(saver, trainer):
+        trainer.fit(task, batches, tests, ckpt_path=last, weights_only=True)
     if trainer.global_step < epochs * steps_per_epoch:
         log.info("stopped early: %d tests without a better result", config.patience or 0)
     if task.metric not in table.rows[-1]:
@@ -183,6 +172,35 @@ def _train(
         if not console.quiet:
             try_to_report(folder)
     return result
+
+
+def _say_where_it_begins(config: Config, dataset: Dataset, folder: Path, resume: bool, begin: Start | None) -> None:
+    """Say what a run starts from; ``begin`` is where its checkpoint ends, if it has one."""
+    if folder.name != config.name and not resume:
+        log.info("there is a run %s already", folder.with_name(str(config.name)))
+    if begin is not None:
+        log.info("%s from step %s", "it ended" if begin.finished else "it goes on", f"{begin.step:,}")
+    elif resume:
+        log.info("there is no checkpoint yet: it begins anew")
+    elif config.model.weights is None and dataset.name not in EMBEDDED:
+        log.info("it starts from random weights; model.weights=FILE starts from others")
+
+
+@contextmanager
+def _stopped_by(saver: Any, trainer: Any) -> Iterator[None]:
+    """A training that may be asked to stop: then the process ends, as a shell expects it."""
+    from .callbacks import Stopped
+
+    try:
+        yield
+    except Stopped:
+        log.info("stopped and saved at step %s: the same command with --resume goes on", f"{trainer.global_step:,}")
+        raise SystemExit(130) from None
+    except RuntimeError:
+        if not saver.asked:  # by a signal that has ended the processes that read, too
+            raise
+        log.info("stopped: the same command with --resume goes on from the last checkpoint")
+        raise SystemExit(130) from None
 
 
 def make_task(network: nn.Module, config: Config, dataset: Dataset, **options: Any) -> Any:
@@ -206,14 +224,6 @@ def repeat_by(recipe: str | None, settings: dict[str, Any]) -> str:
     """The command that begins the same run again."""
     words = [f"{name}={value}" for name, value in settings.items()]
     return shlex.join(["cgnl", "train", *([recipe] if recipe else []), *words])
-
-
-class Start(NamedTuple):
-    """Where a run begins."""
-
-    step: int = 0
-    finished: bool = False
-    """Whether it has run out of patience."""
 
 
 def start_of(last: Path | None, config: Config, dataset: Dataset, network: nn.Module) -> Start:

@@ -103,7 +103,7 @@ def averaging(config: Config) -> list[Any]:
     return [Average(multi_avg_fn=get_ema_multi_avg_fn(config.optim.ema))] if config.optim.ema else []
 
 
-def stopping(config: Config, metric: str = "test_top1") -> list[Any]:
+def stopping(config: Config, metric: str) -> list[Any]:
     """Stopping when tests do not get better, if it is asked for."""
     return [] if config.patience is None else [EarlyStopping(metric, mode="max", patience=config.patience)]
 

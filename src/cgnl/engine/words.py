@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from ..surgery import inserted
-from .checkpoint import write_text
 from .config import Config
 from .datasets import Dataset, best_metric
+from .writing import write_text
 
 log = logging.getLogger("cgnl")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from ..engine.checkpoint import write_text
+from ..engine.writing import write_text
 from ..extras import need
 from ..spelling import nearest
 from .plan import Reasons, durations, plan

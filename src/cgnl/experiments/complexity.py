@@ -80,7 +80,7 @@ class Curve:
 
 
 def sides(positions: int) -> str:
-    """Height and width of a map with so many positions, as square as they come: 98 is 7x14."""
+    """Height and width of a map with this many positions, as square as they come: 98 is 7x14."""
     height = next(h for h in range(math.isqrt(positions), 0, -1) if positions % h == 0)
     return f"{height}x{positions // height}"
 
@@ -190,7 +190,7 @@ def settled_on(device: torch.device) -> Iterator[None]:
 
 
 def complexity(
-    folder: Path, *, device: str | None = None, seconds: float | None = None, say: Callable[[str], None] = print
+    folder: Path, *, device: str | None = None, seconds: float = LONGEST, say: Callable[[str], None] = print
 ) -> list[Path]:
     """Measure how time and memory grow; write points, tables and pictures into a folder.
 
@@ -200,8 +200,7 @@ def complexity(
         seconds: each curve ends where a step takes longer; 2 unless given.
         say: what happens, line by line.
     """
-    longest = LONGEST if seconds is None else seconds
-    if not (math.isfinite(longest) and longest > 0):
+    if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"seconds = {seconds} must be more than 0")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder")
@@ -211,16 +210,16 @@ def complexity(
     table, points = folder / "complexity.csv", list[Point]()
     with settled_on(place):
         for curve in plan(place.type):
-            points += sweep(curve, str(place), longest, say)
+            points += sweep(curve, str(place), seconds, say)
             write_points(points, table)
     if not points:
-        raise ValueError(f"seconds = {longest:g} is too little: every step takes longer")
+        raise ValueError(f"seconds = {seconds:g} is too little: every step takes longer")
     return [table, *write_report(points, folder)]
 
 
-def from_csv(table: Path, folder: Path | None = None) -> list[Path]:
-    """Tables and pictures from points that were measured before; beside them unless a folder is given."""
-    return write_report(read_points(table), table.parent if folder is None else folder)
+def from_csv(table: Path) -> list[Path]:
+    """Tables and pictures from points that were measured before, beside them."""
+    return write_report(read_points(table), table.parent)
 
 
 def write_report(points: Sequence[Point], folder: Path) -> list[Path]:

@@ -171,11 +171,9 @@ def _measured(points: Sequence[Point], quantity: str) -> bool:
 
 def draw(points: Sequence[Point], path: Path) -> None:
     """Time and memory, where it was measured, against positions and channels."""
-    plt = _pyplot()
     quantities = [quantity for quantity in QUANTITIES if _measured(points, quantity)]
-    figure, axes = plt.subplots(
-        len(quantities), 2, figsize=(11, 0.6 + 3.7 * len(quantities)), squeeze=False, layout="constrained"
-    )
+    figure = _figure(11, 0.6 + 3.7 * len(quantities))
+    axes = figure.subplots(len(quantities), 2, squeeze=False)
     for row, quantity in zip(axes, quantities, strict=True):
         for panel, axis in zip(row, "NC", strict=True):
             _panel(panel, points, quantity, axis)
@@ -185,13 +183,13 @@ def draw(points: Sequence[Point], path: Path) -> None:
             room = 0.1 * len(panel.get_legend().get_texts())  # for the legend, above the curves
             panel.set_ylim(low, high * (high / low) ** room)
     _title(figure, points[0])
-    _save(plt, figure, path)
+    figure.savefig(path, dpi=160)
 
 
 def draw_time(points: Sequence[Point], path: Path) -> None:
     """Time against positions alone, beside the sizes of feature maps."""
-    plt = _pyplot()
-    figure, panel = plt.subplots(figsize=(9, 3.4), layout="constrained")
+    figure = _figure(9, 3.4)
+    panel = figure.subplots()
     _panel(panel, points, "time", "N")
     for size in FEATURE_MAPS:
         panel.axvline(size, color="#dddddd", zorder=0)
@@ -201,7 +199,7 @@ def draw_time(points: Sequence[Point], path: Path) -> None:
     top.spines["top"].set_visible(False)
     panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     _title(figure, points[0])
-    _save(plt, figure, path)
+    figure.savefig(path, dpi=160)
 
 
 def _panel(panel: Any, points: Sequence[Point], quantity: str, axis: str) -> None:
@@ -229,12 +227,5 @@ def _title(figure: Any, first: Point) -> None:
     figure.suptitle(f"{where}; powers are fitted to the filled points", fontsize=9)
 
 
-def _pyplot() -> Any:
-    need("matplotlib", "bench").use("Agg")
-    return need("matplotlib.pyplot", "bench")
-
-
-def _save(plt: Any, figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
-    plt.close(figure)
+def _figure(width: float, height: float) -> Any:
+    return need("matplotlib.figure", "bench").Figure(figsize=(width, height), layout="constrained")

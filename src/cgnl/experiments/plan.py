@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch.nn.functional import conv2d
 
-from ..engine.checkpoint import block_options, build_network
 from ..engine.config import Config
 from ..engine.datasets import Dataset, open_dataset, view_in_training
+from ..engine.network import block_options, build_network
 from ..engine.schedule import total_epochs
+from ..models import is_detector
 from ..models.table import cost
 from .runs import Run, outcomes, run_name
 from .scales import Scale, settings_of
-from .tables import Row, Table, asked
+from .tables import Row, Table, is_diagnosed
 
 Reasons = dict[str, str]
 """Name of a row -> why it cannot be run."""
@@ -44,7 +45,7 @@ def plan(
         for split in table.splits or (None,):
             own = {"seed": seed, "runs": str(folder), "name": run_name(row.name + table.suffix, seed, split)}
             config = row.config({**told[row.name], **own, **({"data.split": split} if split else {})})
-            runs.append(Run(row.name, row.label, config, asked(row.name + table.suffix)))
+            runs.append(Run(row.name, row.label, config, is_diagnosed(row.name + table.suffix)))
     return runs, reasons
 
 
@@ -59,25 +60,26 @@ def _settings(table: Table, row: Row, scale: Scale, settings: Mapping[str, Any])
         raise ValueError(f"it is a {network}, and model.name = {given} is given")
     if scale == "embedded":
         return told | {"model.weights": None}
-    if scale == "small" and torch.cuda.is_available() and not network.startswith("maskrcnn"):
+    if scale == "small" and torch.cuda.is_available() and not is_detector(network):
         return {"data.cache": "gpu", "compile": True, **told}
     return told
 
 
 def check(config: Config) -> None:
     """Refuse a run whose samples or weights are not there."""
-    known = _CHECKED.setdefault(str((config.data, config.model)), [])
-    if not known:
+    key = str((config.data, config.model))
+    if key not in _FAULTS:
         try:
             build_network(config.model, len(_opened(config.data).classes))
-            known.append(None)
+            _FAULTS[key] = None
         except (ValueError, OSError) as error:
-            known.append(error)
-    if known[0] is not None:
-        raise known[0]
+            _FAULTS[key] = error
+    if (fault := _FAULTS[key]) is not None:
+        raise fault
 
 
-_CHECKED: dict[str, list[Exception | None]] = {}
+_FAULTS: dict[str, Exception | None] = {}
+"""Of data and networks that were tried before."""
 _opened = cache(open_dataset)
 
 

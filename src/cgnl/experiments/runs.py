@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engine.answers import Answer, read_answers
-from ..engine.checkpoint import write_text
 from ..engine.config import Config, build, read_recipe
 from ..engine.folder import check_same
+from ..engine.writing import write_text
 from .tables import METRICS
 
 RIGHT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"
@@ -25,8 +25,8 @@ class Run:
     """The row's name."""
     label: str
     config: Config
-    asked: bool = False
-    """Whether it is asked if its attention matters."""
+    diagnosed: bool = False
+    """Whether its attention is diagnosed: what happens with something else in its place."""
 
     @property
     def folder(self) -> Path:
@@ -35,7 +35,7 @@ class Run:
     @property
     def finished(self) -> bool:
         files = ["results.json", *([] if self.config.data.dataset == "coco" else [RIGHT])]
-        return all((self.folder / name).exists() for name in [*files, *([DIAGNOSIS] if self.asked else [])])
+        return all((self.folder / name).exists() for name in [*files, *([DIAGNOSIS] if self.diagnosed else [])])
 
     def check(self) -> None:
         """Refuse a run that was begun with other settings than these; how fast it was is no matter."""
@@ -59,7 +59,7 @@ class Outcome:
     seconds: float
     config: Config
     right: str = ""
-    """1 for each test sample that was named rightly, else 0; nothing where objects are found."""
+    """1 for each test sample that was named correctly, else 0; nothing where objects are found."""
     samples: str = ""
     """Which samples these are."""
     diagnosis: tuple[dict[str, str], ...] = ()
@@ -89,15 +89,15 @@ def read_outcome(folder: Path, seed: int) -> Outcome:
         config = build(read_recipe(folder / "config.yaml"))
         numbers = {name: 100 * results[f"test_{name}"] for name in METRICS if f"test_{name}" in results}
         samples, right = (folder / RIGHT).read_text().split() if (folder / RIGHT).exists() else ("", "")
-        asked = (folder / DIAGNOSIS).read_text().splitlines() if (folder / DIAGNOSIS).exists() else []
-        diagnosis = tuple(csv.DictReader(asked))
+        lines = (folder / DIAGNOSIS).read_text().splitlines() if (folder / DIAGNOSIS).exists() else []
+        diagnosis = tuple(csv.DictReader(lines))
         return Outcome(seed, config.data.split, numbers, results["seconds"], config, right, samples, diagnosis)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged ({error}): remove it, and it will be run again") from None
 
 
 def save_right(folder: Path) -> None:
-    """Which test samples were named rightly, in a line that can be kept where all answers would be too much."""
+    """Which test samples were named correctly, in a line that can be kept where all answers would be too much."""
     if answers := read_answers(folder):
         right = "".join("01"[answer.right] for answer in answers)
         write_text(folder / RIGHT, f"{digest(answers)}\n{right}\n")

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from ..engine.config import EMBEDDED as DRAWN
 from ..engine.config import Config
 from ..engine.datasets import dataset_name
+from ..models import is_detector, is_video
 from .tables import Row, Table
 
 Scale = Literal["paper", "small", "embedded"]
@@ -95,9 +96,9 @@ def _embedded(config: Config) -> dict[str, Any]:
     name, model, dataset = str(config.model.name), config.model, dataset_name(config.data)
     if dataset in DRAWN:
         return EMBEDDED[dataset]
-    if name.startswith("maskrcnn"):
+    if is_detector(name):
         raise ValueError("no pictures with objects are embedded")
-    video = name.startswith("c2d")
+    video = is_video(name)
     smaller = "resnet18" if "resnet50" in name else "resnet34"
     options = dict(model.options)
     if "inner_channels" in options:
@@ -123,7 +124,7 @@ def words(config: Config) -> str:
     data, optim, name = config.data, config.optim, str(config.model.name)
     drawn = dataset_name(data) in DRAWN
     seen = f"embedded {data.dataset}" if drawn else f"{data.size} pixels"
-    seen += "" if drawn or not name.startswith(("c2d", "i3d")) else f", clips of {data.frames} frames"
+    seen += "" if drawn or not is_video(name) else f", clips of {data.frames} frames"
     seen += f", at most {data.limit:,} training samples" if data.limit else ""
     start = f"from the weights {config.model.weights}" if config.model.weights else "from random weights"
     tested = f", tested on {data.holdout:.0%} of the training samples" if data.test_on == "validation" else ""

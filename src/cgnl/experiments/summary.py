@@ -61,7 +61,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Replacement:
     """A row's accuracy with something else in the attention's place."""
 
     row: Row
@@ -80,7 +80,7 @@ class Summary:
     table: Table
     lines: tuple[Line, ...]
     pairs: tuple[Pair, ...]
-    asked: tuple[Asked, ...]
+    replacements: tuple[Replacement, ...]
 
     @property
     def metric(self) -> str:
@@ -88,14 +88,14 @@ class Summary:
         return next((name for line in self.lines for name in line.numbers), "top1")
 
 
-def summarize(name: str, table: Table, folder: Path, rows: Sequence[Row] | None = None) -> Summary:
+def summarize(name: str, table: Table, folder: Path) -> Summary:
     """What the folder of a table's runs says."""
     reasons = json.loads((folder / REASONS).read_text()) if (folder / REASONS).exists() else {}
-    lines = tuple(_line(table, row, folder, reasons.get(row.name, "")) for row in rows or table.rows)
+    lines = tuple(_line(table, row, folder, reasons.get(row.name, "")) for row in table.rows)
     pairs = tuple(
         _pair(a, b) for a, b in combinations(lines, 2) if a.group == b.group and a.seeds.keys() & b.seeds.keys()
     )
-    return Summary(name, table, lines, pairs, tuple(entry for line in lines for entry in _asked(line)))
+    return Summary(name, table, lines, pairs, tuple(entry for line in lines for entry in _replacements(line)))
 
 
 def _line(table: Table, row: Row, folder: Path, reason: str) -> Line:
@@ -127,7 +127,7 @@ def _pair(before: Line, after: Line) -> Pair:
     return Pair(before.row, after.row, difference, sides, gain(before.row, after.row, metric))
 
 
-def _asked(line: Line) -> list[Asked]:
+def _replacements(line: Line) -> list[Replacement]:
     """The diagnoses of a row over its seeds."""
     tests = [{entry["attention"]: entry for entry in s.diagnosis} for s in line.seeds.values() if s.diagnosis]
     found = []
@@ -135,5 +135,5 @@ def _asked(line: Line) -> list[Asked]:
         entries = [test[attention] for test in tests]
         top1, change = (estimate([float(entry[name]) for entry in entries]) for name in ("top1", "change"))
         lost, won = (sum(int(entry[name]) for entry in entries) for name in ("lost", "won"))
-        found.append(Asked(line.row, attention, top1, change, lost, won))
+        found.append(Replacement(line.row, attention, top1, change, lost, won))
     return found

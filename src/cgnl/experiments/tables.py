@@ -61,7 +61,7 @@ class Table:
     suffix: str = ""
     """Of the runs' names, where these settings make other runs of the rows."""
     diagnose: bool = False
-    """Whether each trained block is asked if its attention matters."""
+    """Whether the attention of each trained block is diagnosed."""
 
     def chosen(self, patterns: str | None) -> tuple[Row, ...]:
         """The rows whose names fit any of some patterns, such as ``cub_r50*,*nl1``."""
@@ -255,7 +255,7 @@ TABLES: dict[str, Table] = {
 """By the name that ``cgnl reproduce`` takes. The complexity table is measured, not trained: see complexity.py."""
 
 
-def asked(run: str) -> bool:
-    """Whether runs of this row are asked if their attention matters, for whichever table they are made."""
+def is_diagnosed(run: str) -> bool:
+    """Whether the attention of this row's runs is diagnosed, for whichever table they are made."""
     rows = {row.name + t.suffix: row for t in TABLES.values() if t.diagnose for row in t.rows}
     return run in rows and rows[run].config().model.block in ("cgnl", "cgnlx", "nl")

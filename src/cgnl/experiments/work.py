@@ -18,8 +18,9 @@ from filelock import FileLock, Timeout
 from ..data.sources import Held
 from ..engine.evaluate import prepare
 from ..engine.train import train
-from ..explain.diagnose import run as ask
+from ..explain.diagnose import run as diagnose
 from ..explain.diagnose import write_rows
+from ..spelling import first_line
 from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_right
 
 
@@ -61,7 +62,7 @@ class Worker:
             make(run, self.keep, held)
         except (ValueError, OSError, RuntimeError) as error:
             run.folder.mkdir(parents=True, exist_ok=True)
-            reason = str(error).partition("\n")[0]
+            reason = first_line(error)
             (run.folder / FAILED).write_text(f"{reason}\n")
             print(f"{title}: {reason}", flush=True)
             return
@@ -75,10 +76,9 @@ def make(run: Run, keep: bool, held: dict[str, Held]) -> None:
     train(run.config, resume=True, silent=True, held=held)
     gc.collect()
     save_right(run.folder)
-    if run.asked:
+    if run.diagnosed:
         test = prepare(run.folder / "last.ckpt", {"devices": 1, "data.cache": run.config.data.cache}, held)
-        write_rows(ask(test).outcomes, part := run.folder / f".{DIAGNOSIS}.part")
-        part.replace(run.folder / DIAGNOSIS)
+        write_rows(diagnose(test).outcomes, run.folder / DIAGNOSIS)
     for checkpoint in () if keep else run.folder.glob("*.ckpt"):
         checkpoint.unlink()
 

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..engine.checkpoint import whole_file, write_text
 from ..engine.config import EMBEDDED as DRAWN
 from ..engine.datasets import dataset_name
 from ..engine.words import NAMES
+from ..engine.writing import whole_file, write_text
 from ..extras import need
 from .markdown import grid
 from .scales import words
 from .statistics import Estimate
-from .summary import Asked, Line, Pair, Summary, summarize
+from .summary import Line, Pair, Replacement, Summary, summarize
 from .tables import TABLES, gain
 
 NOTES = (
@@ -49,7 +49,7 @@ def page(summary: Summary) -> str:
 
 
 def markdown(summary: Summary, brief: bool = False) -> str:
-    """What came out; in brief, without the pairs and what was asked about attention."""
+    """What came out; in brief, without the pairs, and without whether attention matters."""
     table = summary.table
     ours = "Not a table of the paper. " if table.ours else ""
     protocols = {words(line.config): line for line in summary.lines if line.config}
@@ -60,7 +60,7 @@ def markdown(summary: Summary, brief: bool = False) -> str:
         parts.append("\n".join(f"* {line.row.label}: {_not_run(line)}" for line in missing))
     parts.append("\n".join(f"* {sentence}" for sentence in sentences(summary)))
     if not brief:
-        parts += [pairs_markdown(summary.pairs), asked_markdown(summary.asked)]
+        parts += [pairs_markdown(summary.pairs), replacements_markdown(summary.replacements)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -103,8 +103,8 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
     return grid(["pair", "paper", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
 
 
-def asked_markdown(asked: Sequence[Asked]) -> str:
-    """Whether the attention matters, for each row that was asked."""
+def replacements_markdown(replacements: Sequence[Replacement]) -> str:
+    """Whether the attention matters, for each row that was diagnosed."""
     rows = [
         [
             entry.row.label,
@@ -114,7 +114,7 @@ def asked_markdown(asked: Sequence[Asked]) -> str:
             f"+{entry.won:,} / -{entry.lost:,}" if entry.lost or entry.won else "",
             str(entry.top1.count),
         ]
-        for entry in asked
+        for entry in replacements
     ]
     return grid(["", "attention", "top-1", "change", "samples won / lost", "seeds"], rows) if rows else ""
 

@@ -55,9 +55,10 @@ def explain(
         device: cpu, cuda, or auto.
     """
     target, place = Path(output), _numbers(at)
-    if columns < 1 or not 0 < threshold <= 1:
-        wrong = f"columns = {columns} must be at least 1"
-        raise ValueError(wrong if columns < 1 else f"threshold = {threshold} must be above 0 and at most 1")
+    if columns < 1:
+        raise ValueError(f"columns = {columns} must be at least 1")
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold = {threshold} must be above 0 and at most 1")
     if target.suffix.lower() not in (*PICTURES, ".mp4"):
         raise ValueError(f"{output} must end in {', '.join(PICTURES)} or .mp4")
     if save and Path(save).suffix != ".npz":

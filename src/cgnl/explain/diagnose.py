@@ -1,6 +1,5 @@
 """``cgnl diagnose``: does the attention of a trained network matter?"""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from ..engine.checkpoint import check_names
 from ..engine.config import EMBEDDED
 from ..engine.evaluate import Test, prepare
+from ..engine.writing import write_csv
 from ..extras import need
 from .diagnosis import Diagnosis, diagnose_blocks
 from .maps import blocks_of, find_block
@@ -86,10 +86,7 @@ def write(result: Diagnosis, output: Path, title: str) -> list[Path]:
 
 def write_rows(rows: Sequence[Any], path: Path) -> None:
     """Dataclasses of one type as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(asdict(rows[0])))
-        writer.writeheader()
-        writer.writerows(map(asdict, rows))
+    write_csv(path, list(asdict(rows[0])), (list(asdict(row).values()) for row in rows))
 
 
 def plot(result: Diagnosis, title: str) -> Any:

@@ -155,7 +155,7 @@ def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: i
 
     Args:
         blocks: those of the network whose attention is replaced, all at once.
-        test: runs the samples through the network, always in one order, and says which were named rightly.
+        test: runs the samples through the network, always in one order, and says which were named correctly.
         views: how many views of a sample follow one another, 1 unless given.
     """
     compact = {name: block for name, block in blocks.items() if isinstance(block, CGNL)}

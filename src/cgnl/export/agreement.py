@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..spelling import first_line
+
 BAR = 1e-4
 """The largest difference, relative to the largest output, with which an export is still called done."""
 
@@ -41,7 +43,7 @@ def agree(model: nn.Module, exported: Function, inputs: Sequence[Tensor]) -> Agr
         try:
             actual = exported(x)
         except Exception as error:  # whatever runs it has errors of its own
-            raise ValueError(f"the export does not take an input of {words(x.shape)}: {first_line(error)}") from error
+            raise ValueError(f"the export does not take an input of {words(x.shape)}: {cause_of(error)}") from error
         differences.append(max(difference(a, e) for a, e in zip(actual, expected, strict=True)))
         if not differences[-1] <= BAR:
             raise ValueError(
@@ -85,6 +87,6 @@ def words(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
 
 
-def first_line(error: Exception) -> str:
-    """What an error says, without its explanations."""
-    return str(error.__cause__ or error).strip().partition("\n")[0] or type(error).__name__
+def cause_of(error: Exception) -> str:
+    """What went wrong, in a line."""
+    return first_line(error.__cause__ or error)

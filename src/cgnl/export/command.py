@@ -8,9 +8,10 @@ from typing import Any
 
 from .. import __version__
 from ..data.transforms import MEAN, STD
-from ..engine.checkpoint import Trained, open_trained, whole_file, write_text
+from ..engine.checkpoint import Trained, open_trained
 from ..engine.config import plain
 from ..engine.datasets import dataset_name, view_in_test
+from ..engine.writing import whole_file, write_text
 from ..extras import need
 from .agreement import Agreement, words
 from .files import SUFFIXES, to_file, to_folder

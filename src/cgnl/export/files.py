@@ -19,9 +19,7 @@ CARD = "cgnl"
 SUFFIXES = (".onnx", ".pt2", ".safetensors")
 
 
-def to_file(
-    network: nn.Module, suffix: str, card: Mapping[str, Any], size: Sequence[int] = ()
-) -> tuple[bytes, Agreement]:
+def to_file(network: nn.Module, suffix: str, card: Mapping[str, Any], size: Sequence[int]) -> tuple[bytes, Agreement]:
     """The network as the bytes of a file of this kind, checked against it, with the card inside."""
     text = json.dumps(card)
     if suffix == ".onnx":
@@ -31,20 +29,18 @@ def to_file(
     return to_safetensors(network, {CARD: text}, size)
 
 
-def to_safetensors(
-    network: nn.Module, about: Mapping[str, str] | None = None, size: Sequence[int] = ()
-) -> tuple[bytes, Agreement]:
+def to_safetensors(network: nn.Module, about: Mapping[str, str], size: Sequence[int]) -> tuple[bytes, Agreement]:
     """The weights, checked by building the network of ``create_model`` again."""
     safetensors = need("safetensors.torch", "vision")
     weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-    content = safetensors.save(weights, {"format": "pt", **(about or {})})
+    content = safetensors.save(weights, {"format": "pt", **about})
     again = network_of(**config_of(network))
     again.load_state_dict(safetensors.load(content))
     return content, _compare(network, again, size)
 
 
 def to_folder(
-    network: nn.Module, folder: Path, card: Mapping[str, Any], size: Sequence[int] = ()
+    network: nn.Module, folder: Path, card: Mapping[str, Any], size: Sequence[int]
 ) -> tuple[bytes, Agreement]:
     """The network in Hugging Face's convention, checked by loading it again; returns the bytes of its weights."""
     from ..models.pretrained import WEIGHTS, Network

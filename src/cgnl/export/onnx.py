@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from ..extras import need
 from ..surgery import in_eval_mode
-from .agreement import Agreement, agree, example_inputs, first_line
+from .agreement import Agreement, agree, cause_of, example_inputs
 from .program import axes_of, part_that_exports, trace
 
 INPUT, OUTPUT = "pixels", "logits"
@@ -43,7 +43,7 @@ def convert(program: ExportedProgram, axes: Mapping[int, str], about: Mapping[st
         with _quiet():
             exported: Any = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # a network of somebody's own may do anything
-        raise ValueError(f"ONNX cannot say what the network does: {first_line(error)}") from error
+        raise ValueError(f"ONNX cannot say what the network does: {cause_of(error)}") from error
     proto = exported.model_proto
     (given,) = proto.graph.input
     named = {given.type.tensor_type.shape.dim[axis].dim_param: name for axis, name in axes.items()}

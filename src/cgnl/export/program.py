@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ..surgery import in_eval_mode
-from .agreement import Agreement, agree, example_inputs, first_line, outputs_of, takes_clips
+from .agreement import Agreement, agree, cause_of, example_inputs, outputs_of, takes_clips
 
 AXES = ("batch", "frames", "height", "width")
 """What may be of any size in a clip [B, 3, T, H, W]; pictures have no frames."""
@@ -38,7 +38,7 @@ def trace(model: nn.Module, example: Tensor | None = None) -> ExportedProgram:
         try:
             program = torch.export.export(model, (example,), dynamic_shapes=(dict.fromkeys(axes, Dim.DYNAMIC),))
         except Exception as error:  # a network of somebody's own may do anything
-            raise ValueError(f"torch.export cannot follow the network: {first_line(error)}") from error
+            raise ValueError(f"torch.export cannot follow the network: {cause_of(error)}") from error
     # What torch noted about the example's strides (that no layer has a size of 1, that one size is larger than another)
     # would be demanded of every input. No operation depends on it, which the shapes of the check show.
     program._guards_code = []

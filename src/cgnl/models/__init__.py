@@ -16,6 +16,16 @@ from .resnet import resnet
 from .video import c2d_resnet, i3d_resnet
 from .weights import BODY, LoadReport, load_reference_checkpoint, load_weights
 
+__all__ = [
+    "NETWORKS",
+    "LoadReport",
+    "create_model",
+    "is_detector",
+    "is_video",
+    "load_reference_checkpoint",
+    "load_weights",
+]
+
 
 def _detector(form: str, num_classes: int, dropout: float, caffe: bool = False) -> nn.Module:
     """Mask R-CNN; torchvision's detection is imported only where it is asked for."""
@@ -23,8 +33,6 @@ def _detector(form: str, num_classes: int, dropout: float, caffe: bool = False) 
 
     return getattr(detection, f"maskrcnn_{form}")(num_classes, dropout, caffe)
 
-
-__all__ = ["NETWORKS", "LoadReport", "create_model", "is_detector", "load_reference_checkpoint", "load_weights"]
 
 NETWORKS: dict[str, Callable[[int, float], nn.Module]] = {
     **{f"resnet{depth}": functools.partial(resnet, depth) for depth in STAGES},
@@ -41,6 +49,11 @@ NETWORKS: dict[str, Callable[[int, float], nn.Module]] = {
 def is_detector(name: str) -> bool:
     """Whether the network of this name finds objects, and does not name pictures."""
     return name.startswith("maskrcnn_")
+
+
+def is_video(name: str) -> bool:
+    """Whether the network of this name takes clips, and not pictures."""
+    return name.startswith(("c2d_", "i3d_"))
 
 
 def create_model(

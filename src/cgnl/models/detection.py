@@ -94,8 +94,9 @@ class Body(nn.Module):
 def maskrcnn_fpn(num_classes: int, dropout: float = 0.0, caffe: bool = False) -> nn.Module:  # noqa: ARG001
     """Mask R-CNN with a feature pyramid; its weights have the names of torchvision's ``maskrcnn_resnet50_fpn``."""
     body = resnet(50, 1, 0.0, caffe, norm_layer=FrozenBatchNorm2d)
-    backbone = detection.backbone_utils._resnet_fpn_extractor(body, trainable_layers=5)
-    anchors = faster_rcnn._default_anchorgen()
+    stages = {f"layer{k + 1}": str(k) for k in range(4)}
+    backbone = detection.backbone_utils.BackboneWithFPN(body, stages, [256, 512, 1024, 2048], out_channels=256)
+    anchors = detection.anchor_utils.AnchorGenerator(((32,), (64,), (128,), (256,), (512,)), ((0.5, 1.0, 2.0),) * 5)
     return detection.MaskRCNN(
         backbone,
         rpn_anchor_generator=anchors,

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from ..ops import kernels
+from ..spelling import first_line
 from ..surgery import BLOCKS
 from . import create_model
 
@@ -29,7 +30,7 @@ def network_of(network: str, **options: Any) -> nn.Module:
     try:
         return create_model(network, **{name: _decoded(value) for name, value in options.items()})
     except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
-        raise ValueError(f"{network} cannot be built: {str(error).partition(chr(10))[0]}") from None
+        raise ValueError(f"{network} cannot be built: {first_line(error)}") from None
 
 
 def _encoded(value: Any) -> Any:

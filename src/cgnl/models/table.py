@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from . import NETWORKS, create_model, is_detector
+from ..spelling import first_line
+from . import NETWORKS, create_model, is_detector, is_video
 
 MOST = 10**6
 """Pixels of a side, frames and classes: with more, products of them are no numbers of a tensor's size."""
@@ -27,7 +28,7 @@ class Cost:
 
 def cost(network: str, size: int = 224, frames: int = 32, num_classes: int | None = None, **options) -> Cost:
     """Count on the meta device: nothing is computed, and no memory is used."""
-    video = network.startswith(("c2d", "i3d"))
+    video = is_video(network)
     shape = (frames, size, size) if video else (size, size)
     with torch.device("meta"):
         model = create_model(network, num_classes=num_classes, **options).eval()
@@ -86,7 +87,7 @@ def models(
         try:
             rows.append(cost(network, size, frames, num_classes, **options))
         except (RuntimeError, ValueError) as error:  # RuntimeError: an input that is too small for it
-            problems.append(f"{network}: {str(error).partition(chr(10))[0]}")
+            problems.append(f"{network}: {first_line(error)}")
     if not rows:
         raise ValueError(problems[0])
     if json:

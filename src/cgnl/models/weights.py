@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..extras import need
+from ..spelling import first_line
 from ..surgery import inserted
 from .video import inflate_weight
 
@@ -123,8 +124,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     try:
         content = read(path)
     except Exception as error:  # there is no end to what a broken file makes them raise
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path} is not a file of weights: {reason}") from None
+        raise ValueError(f"{path} is not a file of weights: {first_line(error)}") from None
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]

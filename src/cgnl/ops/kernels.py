@@ -157,15 +157,15 @@ class Taylor(Kernel):
         return value
 
 
-_BY_NAME = {"dot": Dot(), "embedded_gaussian": EmbeddedGaussian(), "rbf": GaussianRBF()}
+BY_NAME: dict[str, type[Kernel]] = {"dot": Dot, "embedded_gaussian": EmbeddedGaussian, "rbf": GaussianRBF}
+"""Those that a name is enough for."""
+_DEFAULTS = {name: kind() for name, kind in BY_NAME.items()}
 
 
 def resolve(kernel: str | Kernel) -> Kernel:
     """The kernel itself, or the one with that name and its defaults."""
     if isinstance(kernel, Kernel):
         return kernel
-    if isinstance(kernel, str) and kernel in _BY_NAME:
-        return _BY_NAME[kernel]
-    raise ValueError(
-        f"unknown kernel {kernel!r}: give one of {', '.join(map(repr, _BY_NAME))} or a cgnl.kernels object"
-    )
+    if isinstance(kernel, str) and kernel in _DEFAULTS:
+        return _DEFAULTS[kernel]
+    raise ValueError(f"unknown kernel {kernel!r}: give one of {', '.join(map(repr, BY_NAME))} or a cgnl.kernels object")

@@ -48,7 +48,7 @@ def test_table_reads_as_it_was_given():
 
 
 def test_picture_lies_in_the_page():
-    (_, attributes), *_ = Reader(picture(b"\x00\x01", "webp", EVIL)).tags
+    (_, attributes), *_ = Reader(picture(b"\x00\x01", EVIL)).tags
     assert (attributes["src"], attributes["alt"]) == ("data:image/webp;base64,AAE=", EVIL)
 
 

@@ -1,4 +1,4 @@
-"""What answers say about classes: how often each is named rightly, and which are taken for which."""
+"""What answers say about classes: how often each is named correctly, and which are taken for which."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from ..answers import Answer
 
 
 class ClassAccuracy(NamedTuple):
-    """How many of a class's samples were named rightly."""
+    """How many of a class's samples were named correctly."""
 
     name: str
     right: int

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from ...extras import need
 from ...models import is_detector
+from ...spelling import first_line
 from ..answers import save_answers
-from ..checkpoint import write_text
+from ..writing import write_text
 from .html import page
 from .run import Run, read_run, read_runs
 from .sections import SECTIONS
@@ -20,7 +21,7 @@ def command(run: str, *more: str, output: str | None = None, test: bool = False)
     Args:
         run: the folder of a run, such as runs/first.
         more: further runs, to be put side by side.
-        output: (-o) where it goes. Nothing: RUN/report.html; of several, comparison.html beside the first.
+        output: (-o) where it goes. If not given: RUN/report.html; of several, comparison.html beside the first.
         test: test the last checkpoint of a run that has not finished, too.
     """
     need("matplotlib", "explain")
@@ -39,8 +40,7 @@ def try_to_report(folder: Path) -> None:
     try:
         write([read_run(folder)], folder / "report.html")
     except Exception as error:  # whatever it is, the network is trained and saved
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        log.warning("there is no report: %s; cgnl report %s tries again", reason, folder)
+        log.warning("there is no report: %s; cgnl report %s tries again", first_line(error), folder)
     else:
         log.info("a report: %s", folder / "report.html")
 

@@ -14,7 +14,7 @@ INK = "#010203"
 """Stands for the page's own colour until the SVG is written."""
 COLUMNS = 3
 SPREAD = 10
-"""A loss that was once so many times its median has a logarithmic axis, or the rest of it would lie flat."""
+"""A loss that was once this many times its median has a logarithmic axis, or the rest of it would lie flat."""
 DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")
 """Numbers of COCO's twelve that stand in the table of results alone."""
 

@@ -51,7 +51,7 @@ class Samples:
             except UnreadableError:
                 continue
             text = f"{answer.name}: {answer.label}, taken for {answer.predicted} ({answer.score:.0%})"
-            pictures.append(picture(thumbnail(pixels), "webp", text))
+            pictures.append(picture(thumbnail(pixels), text))
         return tag("div", pictures, class_="thumbs") if pictures else None
 
     def attention(self, answers: Mapping[str, Answer], checkpoint: Path) -> Markup | None:
@@ -68,7 +68,7 @@ class Samples:
             if pixels is not None:
                 drawn = draw_attention(trained.network, pixels[0], answer)
                 words = f"{why}: {answer.name} is {answer.label}, {said(answer)}"
-                figures.append(tag("figure", picture(webp(drawn), "webp", words), tag("figcaption", words)))
+                figures.append(tag("figure", picture(webp(drawn), words), tag("figcaption", words)))
         return join(figures) if figures else None
 
 
@@ -87,7 +87,7 @@ def chosen(answers: Sequence[Answer]) -> dict[str, Answer]:
 
 def said(answer: Answer) -> str:
     """What the network said of a sample."""
-    return f"{'named rightly' if answer.right else f'taken for {answer.predicted}'} ({answer.score:.1%})"
+    return f"{'named correctly' if answer.right else f'taken for {answer.predicted}'} ({answer.score:.1%})"
 
 
 def draw_attention(network: nn.Module, pixels: Tensor, answer: Answer) -> Any:

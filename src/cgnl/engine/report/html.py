@@ -45,11 +45,9 @@ def bar(share: float) -> Markup:
     return tag("div", tag("i", style=f"width:{100 * share:.1f}%"), class_="bar")
 
 
-def picture(data: bytes, kind: str, text: str, **attributes: Any) -> Markup:
-    """An image that lies in the page itself."""
-    return tag(
-        "img", src=f"data:image/{kind};base64,{base64.b64encode(data).decode()}", alt=text, title=text, **attributes
-    )
+def picture(webp: bytes, text: str) -> Markup:
+    """A WebP file that lies in the page itself."""
+    return tag("img", src=f"data:image/webp;base64,{base64.b64encode(webp).decode()}", alt=text, title=text)
 
 
 def page(title: str, *body: object) -> str:

@@ -36,10 +36,14 @@ class Run:
         return Samples(self.config)
 
     @property
+    def speeds(self) -> list[float]:
+        """Samples in a second of training, epoch by epoch."""
+        return [row["samples_per_second"] for row in self.rows if "samples_per_second" in row]
+
+    @property
     def speed(self) -> float | None:
-        """Samples in a second of training, the median over the epochs."""
-        speeds = [row["samples_per_second"] for row in self.rows if "samples_per_second" in row]
-        return statistics.median(speeds) if speeds else None
+        """The median of them."""
+        return statistics.median(self.speeds) if self.speeds else None
 
     @property
     def seconds(self) -> float | None:

@@ -4,6 +4,7 @@ A task with other results than classes adds functions of its own to ``SECTIONS``
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ..config import plain, to_yaml
@@ -131,7 +132,7 @@ def confused(runs: Runs) -> Markup | None:
         return None
     answers, pairs = runs[0].answers, confusions(runs[0].answers)
     if not pairs:
-        return section("Confusion", tag("p", f"All of the {len(answers):,} test samples were named rightly."))
+        return section("Confusion", tag("p", f"All of the {len(answers):,} test samples were named correctly."))
     samples, content = runs[0].samples, []
     for pair in pairs[:PAIRS]:
         count = f"{len(pair.answers)} of {pair.of}"
@@ -152,13 +153,11 @@ def matrix(run: Run) -> Markup | None:
     names = sorted({c.name for c in found} | {str(a.predicted) for a in run.answers})
     if len(names) > MATRIX:
         return None
-    counts = {(str(a.label), str(a.predicted)): 0 for a in run.answers}
-    for a in run.answers:
-        counts[str(a.label), str(a.predicted)] += 1
+    counts = Counter((str(a.label), str(a.predicted)) for a in run.answers)
     of = {c.name: c.of for c in found}
 
     def cell(row: str, column: str) -> Markup:
-        count = counts.get((row, column), 0)
+        count = counts[row, column]
         share = f"--share:{60 * count / of.get(row, 1):.0f}%"  # so that the number stays readable
         return tag("td", count or "", class_="right" if row == column else "wrong", style=share)
 
@@ -174,11 +173,9 @@ def throughput(runs: Runs) -> Markup | None:
         machine = (
             ", ".join(map(str, run.environment.get("gpus", []))) or f"{run.environment.get('cores', '?')} CPU cores"
         )
-        speeds = [row["samples_per_second"] for row in run.rows if "samples_per_second" in row]
-        if speeds:
-            low, high = f"{min(speeds):,.1f}", f"{max(speeds):,.1f}"
-            config = run.config
-            lines.append([run.title, f"{run.speed:,.1f}", f"{low} to {high}", config.world, config.precision, machine])
+        if run.speeds:
+            spread, config = f"{min(run.speeds):,.1f} to {max(run.speeds):,.1f}", run.config
+            lines.append([run.title, f"{run.speed:,.1f}", spread, config.world, config.precision, machine])
     head: list[object] = ["", "samples a second, median", "over the epochs", "processes", "precision", "machine"]
     return section("Speed of training", table(head, lines)) if lines else None
 

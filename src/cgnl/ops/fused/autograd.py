@@ -37,7 +37,7 @@ WIDEST = 128
 
 
 class Series(NamedTuple):
-    """The kernel, for so many positions and channels."""
+    """The kernel, for this many positions and channels."""
 
     groups: int
     first: int

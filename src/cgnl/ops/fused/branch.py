@@ -256,7 +256,7 @@ def most_of(form: Form, dtype: torch.dtype) -> int:
 
 
 def together_of(form: Form, groups: int, most: int) -> int:
-    """Whole groups that fit into so many channels, and half as many inner ones."""
+    """Whole groups that fit into this many channels, and half as many inner ones."""
     return max(1, min(most // form.wide, most // 2 // form.width, groups))
 
 
@@ -272,7 +272,7 @@ def cut_of(form: Form, groups: int, dtype: torch.dtype, warps: int = 4) -> Cut:
 def grid_of(
     cut: Cut, form: Form, groups: int, batch: int, positions: int, waves: int, device: torch.device
 ) -> tuple[tuple[int, int, int], int]:
-    """(blocks of channels, parts of positions, samples) and steps, for about so many programs on each processor."""
+    """(blocks of channels, parts of positions, samples) and steps, for about this many programs on each processor."""
     blocks = cdiv(groups, cut.together) * cdiv(cut.together * form.wide, cut.out)
     tiles = cdiv(positions, cut.rows)
     parts = min(tiles, max(1, round(waves * processors(device) / (blocks * batch))))
@@ -295,7 +295,7 @@ def moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float
 
 
 def merge(moments: Tensor, positions: int, each: int) -> Tensor:
-    """Moments of parts [2, B, parts, C], of so many positions each but the last, to the whole's [2, B, C]."""
+    """Moments of parts [2, B, parts, C], of this many positions each but the last, to the whole's [2, B, C]."""
     _, batch, parts, channels = moments.shape
     merged = moments.new_empty((2, batch, channels))
     launch(merge_kernel, (cdiv(channels, 256), batch), 4, 1, moments, merged, positions, each, channels, parts, 256)

@@ -1,0 +1,69 @@
+"""From settings to a network."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.index import Kind
+from ..data.loading import View
+from ..models import create_model, freeze_early, is_detector
+from ..ops.kernels import BY_NAME, Kernel, Taylor
+from ..spelling import first_line
+from .config import Model
+
+KERNELS: dict[str, Callable[..., Kernel]] = {**BY_NAME, "taylor": Taylor}
+DRAWN = 64
+"""Side of embedded pictures, which are seen as they are."""
+
+
+def block_options(model: Model) -> dict[str, Any]:
+    """What ``create_model`` is told about blocks; a kernel may be a name, or a name with arguments."""
+    options: dict[str, Any] = {"after": list(model.after)} if model.after else {}
+    if model.block is None:
+        return options
+    options |= {"block": model.block, "blocks": model.blocks, **model.options}
+    kernel = options.get("kernel")
+    if not isinstance(kernel, Mapping):
+        return options
+    name, arguments = kernel.get("name"), {key: value for key, value in kernel.items() if key != "name"}
+    if name not in KERNELS:
+        raise ValueError(f"model.options.kernel.name = {name} must be one of {', '.join(KERNELS)}")
+    try:
+        return {**options, "kernel": KERNELS[name](**arguments)}
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"model.options.kernel = {dict(kernel)}: {str(error).partition(' ')[2]}") from None
+
+
+def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Module:
+    """The network of these settings for this many classes; ``load`` says whether it starts from their weights."""
+    weights = model.weights if load else None
+    name = model.name or "resnet18"
+    plain = {"num_classes": num_classes + is_detector(name), "dropout": model.dropout}  # the background is one more
+    try:
+        network = create_model(name, weights=weights, **plain, **block_options(model))
+    except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
+        wrong = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if wrong is None:
+            reason = first_line(error)
+            raise ValueError(f"{name} cannot be built with model.options = {model.options}: {reason}") from None
+        raise ValueError(f"model.options.{wrong[1]} is no option of the block {model.block}") from None
+    if model.weights is not None:
+        freeze_early(name, network)  # those of a checkpoint began as they did
+    return network
+
+
+def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind) -> None:
+    """Refuse clips and pictures that a network on the meta device cannot take, without computing anything."""
+    if kind == "objects":
+        return
+    side = view.size or DRAWN
+    shape = (view.frames, side, side) if kind == "videos" else (side, side)
+    try:
+        with torch.no_grad():
+            outline.eval()(torch.empty(1, 3, *shape, device="meta"))
+    except RuntimeError as error:
+        size = " x ".join(map(str, shape))
+        raise ValueError(f"{name} cannot take {size}: {first_line(error)}") from None
