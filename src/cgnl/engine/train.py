@@ -240,6 +240,14 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     if is_detector(str(model.name)) != (dataset.kind == "objects"):
         what = "objects to find" if dataset.kind == "objects" else "no objects"
         raise ValueError(f"model.name = {model.name} does not fit {dataset.name}, which has {what}")
+    if dataset.kind != "objects" and len(dataset.classes) == 1:
+        raise ValueError(f"{config.data.root} has one class, {dataset.classes[0]}, and nothing to tell it from")
+    for kind, others in {"images": ("c2d_", "i3d_"), "videos": ("resnet",)}.items():
+        if dataset.kind == kind and str(model.name).startswith(others):
+            raise ValueError(
+                f"model.name = {model.name} does not fit {dataset.name}, which has {kind}: "
+                f"{networks[kind]} is one that does"
+            )
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
         if refused and dataset.kind == "objects":
             raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")
