@@ -294,6 +294,7 @@ def test_repr_tells_the_configuration():
     (lambda: CGNL(16)(torch.randn(2, 16, 3, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 16, 3, 4, 4]"),
     (lambda: CGNL(16, ndim=3)(torch.randn(2, 16, 4, 4)), "expected [B, 16, T, H, W] (ndim = 3), got [2, 16, 4, 4]"),
     (lambda: CGNL(16)(torch.randn(2, 8, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 8, 4, 4]"),
+    (lambda: CGNL(16)(cast(Any, (torch.randn(2, 16, 4, 4),))), "expected [B, 16, H, W] (ndim = 2), got a tuple"),
     (lambda: NonLocal(16)(torch.randn(2, 16, 0, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 16, 0, 4]"),
 ])  # fmt: skip
 def test_wrong_arguments_name_the_numbers(make, message):

@@ -2,7 +2,7 @@ import copy
 import functools
 import io
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import timm
@@ -400,6 +400,54 @@ def test_insert_unknown_name_lists_close_ones(name, close):
 def test_insert_refuses_an_unknown_block():
     with pytest.raises(ValueError, match="unknown block 'gcnl': choose one of cgnl, cgnlx, nl, residual"):
         insert(resnet18(), "gcnl", "layer3.0")
+
+
+def test_insert_refuses_a_block_that_is_already_made():
+    with pytest.raises(ValueError, match="block is one CGNL: give what makes them, such as its class"):
+        insert(resnet18(), cast(Any, cgnl.CGNL(256)), "layer3.0")
+
+
+@pytest.mark.parametrize("container", [nn.ModuleList([nn.Conv2d(3, 16, 1)]), nn.ModuleDict({"0": nn.Conv2d(3, 16, 1)})])
+def test_insert_refuses_a_container_that_is_never_called(container):
+    model = nn.Module()
+    model.stages = container
+    kind = type(container).__name__
+    with pytest.raises(ValueError, match=rf"^'stages' is a {kind}, which is never called: name one of stages\.0$"):
+        insert(model, "cgnl", "stages")
+
+
+class ChannelsLast(nn.Module):
+    """Keeps its maps as a Swin transformer does."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x.movedim(1, -1))  # [B, H, W, 16]
+
+
+def test_insert_refuses_an_example_whose_channels_are_last():
+    message = r"^the output of 'body', \[2, 8, 9, 16\], has its 16 channels last, not second$"
+    with pytest.raises(ValueError, match=message):
+        insert(ChannelsLast(), "cgnl", "body", example=torch.zeros(2, 3, 8, 9), groups=1)
+
+
+class Concatenating(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Conv2d(3, 16, 1), nn.Conv2d(3, 16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.one(x), self.other(x)], 1)  # [B, 32, H, W]
+
+
+def test_insert_misread_channels_are_explained_when_the_block_is_called():
+    x = torch.zeros(2, 3, 4, 4)
+    model = insert(nn.Sequential(Concatenating()), "cgnl", "0")
+    with pytest.raises(ValueError, match=r"got \[2, 32, 4, 4\] behind '0': give cgnl\.insert an example= of the model"):
+        model(x)
+    assert insert(nn.Sequential(Concatenating()), "cgnl", "0", example=x)(x).shape == (2, 32, 4, 4)
 
 
 def test_insert_says_what_it_needs_where_nothing_tells_the_channels():

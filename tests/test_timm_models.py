@@ -37,6 +37,10 @@ def test_create_model_places_five_blocks():
     assert list(inserted(model)) == [f"{place}_nl" for place in placement("resnet34", 5)]
 
 
+def test_create_model_takes_other_places():
+    assert list(inserted(create("cgnl_resnet18", after=["layer2.0", "layer4.1"]))) == ["layer2.0_cgnl", "layer4.1_cgnl"]
+
+
 def test_features_only_gives_what_the_stages_give():
     network = create("cgnl_resnet18", features_only=True, out_indices=(2, 3)).eval()
     assert network.feature_info.channels() == [128, 256]

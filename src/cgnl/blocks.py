@@ -111,9 +111,8 @@ class _Residual(nn.Module):
         """[B, C, *positions] -> the same shape and dtype."""
         if isinstance(x, torch.fx.Proxy):
             return _as_one_node(self, x)
-        if x.ndim != self.ndim + 2 or x.shape[1] != self.channels or 0 in x.shape[2:]:
-            axes = ", ".join("THW"[-self.ndim :])
-            raise ValueError(f"expected [B, {self.channels}, {axes}] (ndim = {self.ndim}), got {list(x.shape)}")
+        if not isinstance(x, Tensor) or x.ndim != self.ndim + 2 or x.shape[1] != self.channels or 0 in x.shape[2:]:
+            raise ValueError(self._refusal(x))
         if x.shape[0] == 0:  # with every parameter in the graph: DDP waits for them all
             return x + torch.cat([p.flatten() for p in self.parameters()]).sum().to(x.dtype)
         if (out := self.run_fused(x)) is not None:
@@ -126,6 +125,13 @@ class _Residual(nn.Module):
             self._warn_if_erased(x)
             z = self.norm(z)
         return (x + z).to(x.dtype)  # x first: the result has its strides
+
+    def _refusal(self, x: object) -> str:
+        axes = ", ".join("THW"[-self.ndim :])
+        got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        after = getattr(self, "_inserted_after", None)  # by surgery, which may have misread the channels
+        hint = f" behind {after!r}: give cgnl.insert an example= of the model's input" if after else ""
+        return f"expected [B, {self.channels}, {axes}] (ndim = {self.ndim}), got {got}{hint}"
 
     @property
     def _uses_batch_statistics(self) -> bool:

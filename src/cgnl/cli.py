@@ -45,7 +45,14 @@ EXTRAS = {
 
 SHORT = {"-o": "--output"}
 """Options that have a short name."""
-QUIET = ("PIL", "matplotlib", "cgnl.engine.report", "torch.serialization", "torch._weights_only_unpickler")
+QUIET = (
+    "PIL",
+    "matplotlib",
+    "cgnl.engine.report",
+    "cgnl.explain",
+    "torch.serialization",
+    "torch._weights_only_unpickler",
+)
 """Who warns of what is odd about a file, or is blamed for it; a command says itself whether that matters."""
 
 

@@ -55,7 +55,8 @@ def insert(
         block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, a class of ours (or a partial of one), or
             ``callable(channels) -> nn.Module``.
         after: dotted names of modules whose output is [B, C, *positions].
-        channels: C; None reads it off the modules at or before the target, or off a run of ``example``.
+        channels: C; None reads it off the modules at or before the target, or off a run of ``example``, which a target
+            that concatenates (DenseNet's, Inception's) needs.
         example: an input of the model (a tensor, or a tuple of arguments) to run once, in eval mode; or None.
         block_options: further arguments of the block, such as ``groups=4``.
 
@@ -70,6 +71,9 @@ def insert(
     modules = dict(model.named_modules())
     for name in names:
         _check_name(name, modules)
+        _check_called(name, modules[name])
+    if isinstance(block, nn.Module):
+        raise ValueError(f"block is one {type(block).__name__}: give what makes them, such as its class")
     shapes = _output_shapes(model, names, modules, example) if example is not None else {}
 
     built = []  # everything is built, and may fail, before anything is changed
@@ -156,6 +160,13 @@ def _check_name(name: str, modules: Mapping[str, nn.Module]) -> None:
         parent = parent.rpartition(".")[0]
     here = close or [f"{parent}.{child}".lstrip(".") for child, _ in modules[parent].named_children()]
     raise ValueError(f"there is no module {name!r} in the model; close to it: {', '.join(here)}")
+
+
+def _check_called(name: str, target: nn.Module) -> None:
+    """Refuse a list of modules: whoever loops over it never calls it, and a block behind it would not run."""
+    if getattr(target.forward, "__func__", None) is nn.Module.forward:
+        inside = ", ".join(f"{name}.{child}" for child, _ in target.named_children())
+        raise ValueError(f"{name!r} is a {type(target).__name__}, which is never called: name one of {inside}")
 
 
 def _build(
@@ -255,6 +266,9 @@ def _output_shapes(model: nn.Module, names: list[str], modules: Mapping[str, nn.
         if not isinstance(output, Tensor) or output.ndim not in (3, 4, 5):
             what = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(f"the output of {name!r} is not [B, C, *positions] but {what}")
+        width = _read_off(name, modules)[0]
+        if output.shape[1] != width == output.shape[-1]:
+            raise ValueError(f"the output of {name!r}, {list(output.shape)}, has its {width} channels last, not second")
         shapes[name] = output.shape[1], output.ndim - 2
 
     handles = [modules[n].register_forward_hook(lambda m, a, out, n=n: note(n, out)) for n in names]  # noqa: ARG005

@@ -1,7 +1,8 @@
 """timm's ResNets with blocks in the paper's places: ``import cgnl.timm_models``, then ``timm.create_model``.
 
 ``cgnl_resnet50``, ``cgnlx_resnet50``, ``nl_resnet50`` and so on take the arguments of timm's own ResNets (num_classes,
-in_chans, features_only, drop_rate, ...), ``blocks=5``, and ``block_options``, a dictionary of arguments of the block.
+in_chans, features_only, drop_rate, ...), ``blocks=5`` or ``after``, the names of modules to put blocks behind, and
+``block_options``, a dictionary of arguments of the block.
 ``pretrained=True`` loads timm's weights of the plain ResNet, among whose layers new blocks are an identity.
 
 timm's scripts see them through ``python -m cgnl.timm_models train.py --model cgnl_resnet50 ...``.
@@ -10,7 +11,7 @@ timm's scripts see them through ``python -m cgnl.timm_models train.py --model cg
 import dataclasses
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,11 +29,18 @@ BLOCKS = ("cgnl", "cgnlx", "nl")
 __all__ = ["run_script"]
 
 
-def resnet(depth: int, block: str, blocks: int = 1, block_options: Mapping[str, Any] | None = None, **options: Any):
+def resnet(
+    depth: int,
+    block: str,
+    blocks: int = 1,
+    after: Sequence[str] | None = None,
+    block_options: Mapping[str, Any] | None = None,
+    **options: Any,
+):
     """timm's ResNet, with blocks."""
     kind = resnets.BasicBlock if depth < 50 else resnets.Bottleneck
     model = resnets.ResNet(kind, STAGES[depth], **options)
-    return insert(model, block, placement(f"resnet{depth}", blocks), **(block_options or {}))
+    return insert(model, block, after or placement(f"resnet{depth}", blocks), **(block_options or {}))
 
 
 def keep_blocks(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

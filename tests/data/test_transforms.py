@@ -100,6 +100,13 @@ def parts_and_squares(shapes: list[tuple[int, ...]]) -> tuple[list[torch.Tensor]
     return parts, torch.stack([s.flip(-1) if flip else s for s, flip in zip(squares, FLIPS, strict=True)])
 
 
+@pytest.mark.parametrize("size", [(1, 1), (7, 1), (1, 7), (7, 7)], ids=str)
+def test_resize_of_bytes_is_that_of_numbers(size):
+    pixels = torch.randint(256, (3, 20, 30), dtype=torch.uint8)
+    expected = torch.nn.functional.interpolate(pixels[None].double(), size, mode="bilinear", antialias=True)[0]
+    assert (transforms.resize(pixels, *size) - expected).abs().max() < 1
+
+
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 def test_resize_all_resizes_each(shapes):
     parts, squares = parts_and_squares(shapes)

@@ -90,8 +90,11 @@ def test_open_dataset_keeps_the_same_part_each_time(tmp_path):
 
 def test_open_dataset_needs_a_test_sample(tmp_path):
     image(tmp_path / "cat" / "1.png")
-    with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))} has no samples to test on$"):
+    sentence = f"^{re.escape(str(tmp_path))} has no samples to test on"
+    with pytest.raises(ValueError, match=f"{sentence}: there are too few to keep some from the training$"):
         open_dataset(Data(root=str(tmp_path)))
+    with pytest.raises(ValueError, match=f"{sentence}$"):
+        open_dataset(Data(root=str(tmp_path), holdout=0))
 
 
 def test_open_dataset_says_which_classes_cannot_be_learnt(tmp_path):

@@ -361,6 +361,26 @@ def test_repeat_by_is_read_by_a_shell_as_it_was_meant():
     assert shlex.split(line) == ["cgnl", "train", "parts", "name=it's", "data.area=[0.5, 1]"]
 
 
+@pytest.mark.parametrize(
+    ("dataset", "name", "words"),
+    [
+        ("parts", "c2d_resnet18", "which has images: resnet18 is one that does"),
+        ("actions", "resnet34", "which has videos: c2d_resnet18 is one that does"),
+    ],
+)
+def test_resolved_refuses_a_network_for_another_kind(dataset, name, words):
+    config = load(None, {"data": {"dataset": dataset}, "model.name": name})
+    with pytest.raises(ValueError, match=f"^model.name = {name} does not fit {dataset}, {words}$"):
+        resolved(config, open_dataset(config.data))
+
+
+def test_resolved_refuses_a_single_class(tmp_path):
+    write_pictures(tmp_path / "only", classes="a", count=4)
+    config = load(None, {"data.root": str(tmp_path / "only")})
+    with pytest.raises(ValueError, match=r"has one class, a, and nothing to tell it from$"):
+        resolved(config, open_dataset(config.data))
+
+
 def test_resolved_names_a_run_by_dataset_network_and_block():
     config = load("parts", {"model.name": None})
     assert resolved(config, open_dataset(config.data)).name == "parts_resnet18_cgnl1"

@@ -38,6 +38,15 @@ def test_explain_draws_and_saves(cgnl, checkpoint, picture, tmp_path):
         assert image.width > 4 * image.height / 2
 
 
+def test_explain_draws_names_that_the_font_cannot_write_without_a_word(
+    cgnl, checkpoint, picture, tmp_path, monkeypatch, recwarn
+):
+    monkeypatch.setattr("tests.explain.conftest.CLASSES", ["猫", "猫犬", "猫🐈"])
+    status, out, _ = cgnl("explain", checkpoint(), picture, "-o", tmp_path / "a.png")
+    assert (status, out[:6]) == (0, "one: 猫")
+    assert not list(recwarn)
+
+
 def test_explain_compares_two_networks(cgnl, checkpoint, picture, tmp_path):
     one, other = checkpoint(), checkpoint(block="nl", folder="two")
     saved, options = tmp_path / "a.npz", ["--grad-cam", "--heat", "--threshold", "0.5"]
@@ -94,9 +103,9 @@ def test_explain_draws_the_true_parts_of_cub(cgnl, checkpoint, picture, tmp_path
     [
         (
             ["--at", "40,20"],
-            "at = 40,20 is outside what the network sees of 32 x 40 pixels: x from 0 to 32, y from 4 to 36",
+            "at = 40,20 is outside what the network sees of 32 x 40 pixels: 0 <= x < 32, 4 <= y < 36",
         ),
-        (["--at", "10,2"], "y from 4 to 36"),
+        (["--at", "10,2"], "4 <= y < 36"),
         (["--at", "10"], "at = '10' is no position: give x,y or x,y,frame"),
         (["--at", "a,b"], "is no position"),
         (["--at", "1,nan"], "is no position"),

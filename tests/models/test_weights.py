@@ -67,9 +67,14 @@ def as_compiled_file(state: State, path: Path) -> None:
     torch.save({"model": {f"module._orig_mod.{name}": value for name, value in state.items()}}, path)
 
 
+def as_a_checkpoint_of_a_run(state: State, path: Path) -> None:
+    torch.save({"state_dict": {f"network.{name}": value for name, value in state.items()}, "cgnl": {}}, path)
+
+
 @pytest.mark.parametrize(
     ("write", "suffix"),
     [
+        (as_a_checkpoint_of_a_run, ".ckpt"),
         (as_torch_file, ".pt"),
         (as_old_torch_file, ".pth"),
         (as_nested_file, ".pth.tar"),

@@ -90,8 +90,10 @@ def crop(pixels: Tensor, box: Box) -> Tensor:
 
 def resize(pixels: Tensor, height: int, width: int) -> Tensor:
     """Bilinear with antialiasing. [.., 3, H, W] -> [.., 3, height, width]."""
-    functional = need("torchvision.transforms.v2.functional", "data")
-    return functional.resize(pixels, [height, width], antialias=True)
+    resize = need("torchvision.transforms.v2.functional", "data").resize
+    if width == 1:  # torch puts bytes of so narrow a picture in the wrong places
+        return resize(pixels.float(), [height, width], antialias=True).round().to(pixels.dtype)
+    return resize(pixels, [height, width], antialias=True)
 
 
 def resize_all(parts: Sequence[Tensor], flips: Sequence[bool], size: int) -> Tensor:

@@ -66,7 +66,8 @@ def open_dataset(data: Data) -> Dataset:
         index = at_most(index, data.limit)
     for split in ("train", "test"):
         if not index.splits[split]:
-            raise ValueError(f"{data.root or data.annotations} has no samples to {split} on")
+            few = ": there are too few to keep some from the training" if held_out and data.holdout else ""
+            raise ValueError(f"{data.root or data.annotations} has no samples to {split} on{few}")
     problems = _problems(data, index, held_out)
     if index.kind == "objects":
         return _with_objects(name, index, problems)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..data.sources import Held
-from ..models import is_detector
+from ..models import is_detector, is_video
 from . import schedule
 from .answers import save_answers
 from .checkpoint import load_network, read
@@ -250,6 +250,11 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     if is_detector(str(model.name)) != (dataset.kind == "objects"):
         what = "objects to find" if dataset.kind == "objects" else "no objects"
         raise ValueError(f"model.name = {model.name} does not fit {dataset.name}, which has {what}")
+    if dataset.kind != "objects" and len(dataset.classes) == 1:
+        raise ValueError(f"{config.data.root} has one class, {dataset.classes[0]}, and nothing to tell it from")
+    if {"images": is_video(str(model.name)), "videos": str(model.name).startswith("resnet")}.get(dataset.kind):
+        fits = f"{dataset.name}, which has {dataset.kind}: {networks[dataset.kind]} is one that does"
+        raise ValueError(f"model.name = {model.name} does not fit {fits}")
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
         if refused and dataset.kind == "objects":
             raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")

@@ -38,7 +38,7 @@ class Seen:
             wanted = "x,y or x,y,frame" if self.frames else "x,y"
             raise ValueError(f"at = {_words(at)} has {len(at)} numbers: give {wanted}")
         if not (box.left <= at[0] < box.left + box.width and box.top <= at[1] < box.top + box.height):
-            part = f"x from {box.left} to {box.left + box.width}, y from {box.top} to {box.top + box.height}"
+            part = f"{box.left} <= x < {box.left + box.width}, {box.top} <= y < {box.top + box.height}"
             raise ValueError(
                 f"at = {_words(at)} is outside what the network sees of {self.width} x {self.height} pixels: {part}"
             )

@@ -130,7 +130,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
             content = content[key]
     if not is_state_dict(content):
         raise ValueError(f"{path} holds no state dict")
-    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in content.items()}
+    return {re.sub(r"^(module\.|_orig_mod\.|network\.)+", "", name): value for name, value in content.items()}
 
 
 def is_state_dict(content: object) -> bool:
