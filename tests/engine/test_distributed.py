@@ -110,7 +110,7 @@ def call(
     environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, str(file), *arguments]
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=400)
 
 
 def settings_of(folder: Path, base: dict, **changes) -> dict:
@@ -124,7 +124,7 @@ def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Pa
     printed = folder / "printed"
     with FileLock(f"{folder}.lock"):
         if not printed.exists():
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
             printed.write_text(make(folder))
     return folder, printed.read_text()
 
