@@ -100,3 +100,10 @@ def test_setting_half_precision_is_autocast_in_training_alone():
 def test_setting_memory_format(size, last, expected):
     setting = Setting("block", 2, 8, size, torch.device("cpu"), channels_last=last)
     assert setting.memory_format == expected
+
+
+@pytest.mark.parametrize(("network", "blocks"), [("resnet18", 1), ("resnet50", 5), ("c2d_resnet101", 5)])
+def test_read_takes_as_many_blocks_as_there_are_places(network, blocks):
+    size = "8x32x32" if network.startswith("c2d") else "32"
+    assert read("network", {"network": network, "size": size}, "cpu").blocks == blocks
+    assert read("network", {"network": network, "size": size, "blocks": 1}, "cpu").blocks == 1

@@ -45,6 +45,15 @@ def test_every_mode_becomes_rgb(tmp_path, mode):
     assert read.float().std() > 0 or mode == "I;16"
 
 
+@pytest.mark.parametrize("rows", [6, 2])
+def test_floats_up_to_one_are_shares_of_white(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr("cgnl.data.images.BAND", 9 * rows)
+    values = np.linspace(0, 1, 54, dtype=np.float32).reshape(6, 9)
+    for name, image in {"shares.tif": values, "bytes.tif": values * 255}.items():
+        read = read_image(save(tmp_path / name, Image.fromarray(image)))
+        assert (read.float() - torch.from_numpy(values) * 255).abs().max() <= 1
+
+
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
 def test_16_bit_grey_keeps_its_upper_bits(tmp_path, suffix):
     values = np.arange(54, dtype=np.uint16).reshape(6, 9) * 1200

@@ -57,7 +57,7 @@ def bench(
         channels_last: memory layout of the input.
         mode: train: forward and backward in train mode; forward: in eval mode, without gradients.
         network: one of those that cgnl models lists (network, serve).
-        blocks: 1 or 5 (network, serve).
+        blocks: 1 or 5 (network, serve); as many as the network has places for, unless given.
         device: auto, cpu, cuda or cuda:1.
         rows: only these, with commas between them.
         peer: other blocks to measure: path/to/file.py:Class, built as Class(channels), or

@@ -11,6 +11,7 @@ import torch
 from ..models import is_video
 from ..ops.kernels import BY_NAME, Dot, Kernel
 from ..spelling import nearest
+from ..surgery import FIVE_BLOCKS
 
 Mode = Literal["forward", "train"]
 
@@ -19,7 +20,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 _COMMON = {"groups": 8, "kernel": "dot", "channels_last": True, "mode": "train", "tf32": False}
 _ON = {"cuda": {"dtype": "bfloat16", "seconds": 1.0}, "cpu": {"dtype": "float32", "seconds": 0.2}}
 _BLOCK = {"inner": None, "norm": "batch"}
-_NETWORK = {"network": "resnet50", "blocks": 5, "norm": "batch"}
+_NETWORK = {"network": "resnet50", "blocks": None, "norm": "batch"}
 _SERVE = {**_COMMON, **_NETWORK, "batch": 1, "mode": "forward"}
 DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("block", "cuda"): {**_COMMON, **_ON["cuda"], **_BLOCK, "batch": 32, "channels": 1024, "size": "28"},
@@ -132,8 +133,14 @@ def read(benchmark: str, given: Mapping[str, Any], device: str = "auto") -> Sett
         mode=options["mode"],
         seconds=options["seconds"],
         network=network,
-        blocks=options.get("blocks", 0),
+        blocks=options.get("blocks") or most_blocks(network),
     )
+
+
+def most_blocks(network: str) -> int:
+    """Five, or one in a network with fewer places for them; none where there is no network."""
+    depth = re.search(r"resnet(\d+)", network)
+    return 0 if not network else 5 if depth and int(depth[1]) in FIVE_BLOCKS else 1
 
 
 def read_device(text: str) -> torch.device:

@@ -83,8 +83,10 @@ def _pixels(image: Any) -> Tensor:
     numpy, (width, height) = need("numpy", "data"), image.size
     pixels = torch.empty(3, height, width, dtype=torch.uint8)
     rows = max(1, BAND // max(1, width))
+    shares = image.mode == "F" and image.getextrema()[1] <= 1  # of white, which is 255 otherwise
     for top in range(0, height, rows):
         band = image.crop((0, top, width, min(top + rows, height))) if rows < height else image
+        band = band.point(lambda value: value * 255 + 0) if shares else band
         pixels[:, top : top + rows] = torch.from_numpy(numpy.array(_rgb(band))).permute(2, 0, 1)
     return pixels  # [3, H, W]
 
