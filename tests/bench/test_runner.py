@@ -113,3 +113,12 @@ def test_compared_to_the_baseline():
 )
 def test_reason(error, text):
     assert reason(error) == text
+
+
+def test_reason_of_what_cannot_be_compiled_is_the_error_itself():
+    def refuse(*_):
+        raise ValueError("cannot\nand more")
+
+    with pytest.raises(Exception, match="raised:") as caught:
+        torch.compile(torch.neg, backend=refuse)(torch.ones(2))
+    assert reason(caught.value) == "cannot"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..spelling import first_line
 from .cases import draw, load, ready
 from .checks import Truth, Verdict, check, check_batch, truth_of
 from .measure import captured, measure, peak_mib
@@ -161,8 +162,7 @@ def compared(row: Row, baseline: Row | None) -> Row:
 
 
 def reason(error: Exception) -> str:
-    """The first line that says what went wrong."""
+    """The first line of what went wrong; of what torch.compile wraps, that of the error itself."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
-    return lines[0][:120] if lines else type(error).__name__
+    return first_line(getattr(error, "inner_exception", error))[:120]

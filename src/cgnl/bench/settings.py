@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import torch
 from ..models import is_video
 from ..ops.kernels import BY_NAME, Dot, Kernel
 from ..spelling import nearest
-from ..surgery import FIVE_BLOCKS
+from ..surgery import placement
 
 Mode = Literal["forward", "train"]
 
@@ -139,8 +140,9 @@ def read(benchmark: str, given: Mapping[str, Any], device: str = "auto") -> Sett
 
 def most_blocks(network: str) -> int:
     """Five, or one in a network with fewer places for them; none where there is no network."""
-    depth = re.search(r"resnet(\d+)", network)
-    return 0 if not network else 5 if depth and int(depth[1]) in FIVE_BLOCKS else 1
+    with suppress(ValueError):
+        return len(placement(network, 5))
+    return 1 if network else 0
 
 
 def read_device(text: str) -> torch.device:
