@@ -31,12 +31,6 @@ def test_plan_makes_a_run_of_each_split(toy, tmp_path):
     ]
 
 
-def test_plan_names_runs_of_other_settings_otherwise(toy, tmp_path):
-    table = Table("t", toy.rows[:1], settings={"data.test_on": "validation"}, suffix="_validation")
-    (run,), _ = plan(table, table.rows, "paper", 1, tmp_path, {})
-    assert (run.config.name, run.config.data.test_on) == ("toy_validation_seed0", "validation")
-
-
 @pytest.mark.parametrize(
     ("table", "scale", "settings", "reason"),
     [

@@ -66,8 +66,7 @@ def test_rows_of_one_name_are_one_row():
     known: dict[str, Row] = {}
     for table in TABLES.values():
         for row in table.rows:
-            same = known.setdefault(row.name + table.suffix, row)
-            assert row.config(table.settings) == same.config(table.settings)
+            assert row.config() == known.setdefault(row.name, row).config()
 
 
 @pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.ours])
@@ -94,7 +93,15 @@ def test_chosen_takes_patterns(toy):
 def test_diagnosed_are_blocks_with_attention():
     assert [is_diagnosed(name) for name in ("toy", "toy_cgnl", "toy_r")] == [False, True, False]
     assert is_diagnosed("cub_r50_cgnl1")
-    assert not is_diagnosed("cub_r50_cgnl1_validation")
+    assert not is_diagnosed("cub_r50_cgnl1_groups4")
+
+
+def test_tries_never_see_the_test_set():
+    rows = TABLES["cub-tries"].rows
+    assert all(row.config().data.test_on == "validation" and row.name.endswith("_validation") for row in rows)
+    assert not any(row.reported for row in rows)
+    others = [row for table in TABLES.values() for row in table.rows if row not in rows]
+    assert all(row.config().data.test_on == "test" for row in others)
 
 
 def test_design_is_kept():

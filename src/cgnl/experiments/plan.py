@@ -36,25 +36,25 @@ def plan(
     reasons: Reasons = {}
     for row in rows:
         try:
-            told[row.name] = _settings(table, row, scale, settings)
+            told[row.name] = _settings(row, scale, settings)
             check(row.config(told[row.name]))
         except (ValueError, OSError) as error:
             reasons[row.name] = str(error)
     runs = []
     for seed, row in itertools.product(range(seeds), (row for row in rows if row.name not in reasons)):
         for split in table.splits or (None,):
-            own = {"seed": seed, "runs": str(folder), "name": run_name(row.name + table.suffix, seed, split)}
+            own = {"seed": seed, "runs": str(folder), "name": run_name(row.name, seed, split)}
             config = row.config({**told[row.name], **own, **({"data.split": split} if split else {})})
-            runs.append(Run(row.name, row.label, config, is_diagnosed(row.name + table.suffix)))
+            runs.append(Run(row.name, row.label, config, is_diagnosed(row.name)))
     return runs, reasons
 
 
 ROWS_OWN = ("model.block", "model.options", "model.after", "paper", "seed", "name", "runs", "data.split")
 
 
-def _settings(table: Table, row: Row, scale: Scale, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row is told beside its recipe: by the table, the scale and the user."""
-    told = {**settings_of(table, row, scale), **settings}
+def _settings(row: Row, scale: Scale, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row is told beside its recipe: by the scale and the user."""
+    told = {**settings_of(row, scale), **settings}
     network, given = str(row.config().model.name), settings.get("model.name")
     if given is not None and str(given).removesuffix("_caffe") != network.removesuffix("_caffe"):
         raise ValueError(f"it is a {network}, and model.name = {given} is given")

@@ -6,7 +6,7 @@ from ..engine.config import EMBEDDED as DRAWN
 from ..engine.config import Config
 from ..engine.datasets import dataset_name
 from ..models import is_detector, is_video
-from .tables import Row, Table
+from .tables import Row
 
 Scale = Literal["paper", "small", "embedded"]
 
@@ -82,13 +82,12 @@ EMBEDDED: dict[str, dict[str, Any]] = {
 """Kind, or a dataset that is drawn already -> pictures or clips that are drawn."""
 
 
-def settings_of(table: Table, row: Row, scale: Scale) -> dict[str, Any]:
+def settings_of(row: Row, scale: Scale) -> dict[str, Any]:
     """What a row is told at a scale, beside what its recipe says."""
-    own = {**table.settings, **row.settings}
-    recipe = row.config()
+    own, config = dict(row.settings), row.config()
     if scale == "small":
-        return {**SMALL[dataset_name(recipe.data)], **own}
-    return {**own, **_embedded(row.config(own))} if scale == "embedded" else own
+        return {**SMALL[dataset_name(config.data)], **own}
+    return {**own, **_embedded(config)} if scale == "embedded" else own
 
 
 def _embedded(config: Config) -> dict[str, Any]:

@@ -99,13 +99,13 @@ def summarize(name: str, table: Table, folder: Path) -> Summary:
 
 
 def _line(table: Table, row: Row, folder: Path, reason: str) -> Line:
-    found = list(outcomes(folder, row.name + table.suffix))
+    found = list(outcomes(folder, row.name))
     wanted = set(table.splits or (1,))
     by_seed: dict[int, list[Outcome]] = {}
     for outcome in found:
         by_seed.setdefault(outcome.seed, []).append(outcome)
     whole = {n: _mean(parts) for n, parts in by_seed.items() if {o.split for o in parts} >= wanted}
-    failed = [path.read_text().strip() for _, path in files(folder, row.name + table.suffix, FAILED)]
+    failed = [path.read_text().strip() for _, path in files(folder, row.name, FAILED)]
     return Line(row, whole, found[0].config if found else None, (failed or [reason])[0] or ("" if whole else "not yet"))
 
 

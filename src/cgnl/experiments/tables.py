@@ -1,7 +1,7 @@
 """The tables of the paper, and ours beside them, as data. Settings and the numbers it reports are in the recipes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any
 
@@ -56,10 +56,6 @@ class Table:
     """Whether it is not in the paper."""
     splits: tuple[int, ...] = ()
     """Splits of the dataset, over which a result is averaged."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of all rows."""
-    suffix: str = ""
-    """Of the runs' names, where these settings make other runs of the rows."""
     diagnose: bool = False
     """Whether the attention of each trained block is diagnosed."""
 
@@ -104,6 +100,12 @@ def _cub(label: str, called: str, **settings: Any) -> Row:
     return Row(label, "cub_r50_cgnl1", named, f"cub_r50_{called}")
 
 
+def _try(label: str, called: str, **settings: Any) -> Row:
+    """The same, tested on a part of the training pictures."""
+    row = _cub(label, f"{called}_validation", **settings)
+    return replace(row, settings={**row.settings, **VALIDATION})
+
+
 def _gestures(label: str, block: str | None, blocks: int = 1) -> Row:
     settings = {"model.block": block} | ({"model.blocks": blocks} if block else {})
     return Row(label, "base_gestures", settings, f"gestures_c2d_r50_{block}{blocks}" if block else "gestures_c2d_r50")
@@ -113,6 +115,7 @@ def _relation(label: str, block: str | None) -> Row:
     return Row(label, "relation", {"model.block": block}, f"relation_r18_{block}1" if block else "relation_r18")
 
 
+VALIDATION = {"data.test_on": "validation"}
 EXACT = {"name": "rbf", "beta": "exact"}
 GROUP_NORM = _cub("R-50 + 1 CGNL, group norm", "cgnl1_group_norm", model__options={"groups": 8, "norm": "group"})
 MAIN = ("nl1", "cgnl1", "nl5", "cgnl5")
@@ -211,28 +214,29 @@ TABLES: dict[str, Table] = {
     "cub-tries": Table(
         "What could make CGNL better on CUB-200-2011",
         (
-            *_blocks("cub", 50, "cgnl1"),
-            _cub("learning rate of new layers x 10", "cgnl1_new_layers10", optim__new_layers=10.0),
-            _cub(
+            Row("R-50", "cub_r50", VALIDATION, "cub_r50_validation"),
+            _try("R-50 + 1 CGNL", "cgnl1"),
+            _try("learning rate of new layers x 10", "cgnl1_new_layers10", optim__new_layers=10.0),
+            _try(
                 "learning rate of new layers x 10, no block", "new_layers10", optim__new_layers=10.0, model__block=None
             ),
-            _cub("twice the epochs", "cgnl1_epochs36", optim__epochs=36),
-            _cub("twice the epochs, no block", "epochs36", optim__epochs=36, model__block=None),
-            _cub('scale="sqrt"', "cgnl1_scale_sqrt", model__options={"groups": 8, "scale": "sqrt"}),
-            _cub('scale="resolution"', "cgnl1_scale_resolution", model__options={"groups": 8, "scale": "resolution"}),
-            _cub("exact RBF", "cgnl1_exact_rbf", model__options={"groups": 8, "kernel": EXACT}),
-            _cub(
+            _try("twice the epochs", "cgnl1_epochs36", optim__epochs=36),
+            _try("twice the epochs, no block", "epochs36", optim__epochs=36, model__block=None),
+            _try("norm not begun at zero", "cgnl1_not_zero", model__options={"groups": 8, "zero_init": False}),
+            _try('scale="sqrt"', "cgnl1_scale_sqrt", model__options={"groups": 8, "scale": "sqrt"}),
+            _try('scale="resolution"', "cgnl1_scale_resolution", model__options={"groups": 8, "scale": "resolution"}),
+            _try("exact RBF", "cgnl1_exact_rbf", model__options={"groups": 8, "kernel": EXACT}),
+            _try(
                 "exact RBF, normalised rows",
                 "cgnl1_exact_rbf_normalised",
                 model__options={"groups": 8, "kernel": EXACT, "normalize": True},
             ),
-            _cub("five blocks", "cgnl5", model__blocks=5),
-            _cub("block in res5", "cgnl1_res5", model__after=["layer4.1"]),
+            _try("five blocks", "cgnl5", model__blocks=5),
+            _try("block in res5", "cgnl1_res5", model__after=["layer4.1"]),
         ),
         "Tested on a fifth of the training pictures, never on the test set.",
         ours=True,
-        settings={"data.test_on": "validation"},
-        suffix="_validation",
+        diagnose=True,
     ),
     "gestures": Table(
         "Hand gestures: clips of 30 frames, five classes",
@@ -241,6 +245,7 @@ TABLES: dict[str, Table] = {
             *(_gestures(f"C2D R-50 + {n} {b.upper()}", b, n) for n in (1, 5) for b in ("nl", "cgnl")),
         ),
         ours=True,
+        diagnose=True,
     ),
     "relation": Table(
         "Relation: whether the discs at the two ends of a picture have the same colour",
@@ -255,7 +260,7 @@ TABLES: dict[str, Table] = {
 """By the name that ``cgnl reproduce`` takes. The complexity table is measured, not trained: see complexity.py."""
 
 
-def is_diagnosed(run: str) -> bool:
+def is_diagnosed(name: str) -> bool:
     """Whether the attention of this row's runs is diagnosed, for whichever table they are made."""
-    rows = {row.name + t.suffix: row for t in TABLES.values() if t.diagnose for row in t.rows}
-    return run in rows and rows[run].config().model.block in ("cgnl", "cgnlx", "nl")
+    rows = {row.name: row for table in TABLES.values() if table.diagnose for row in table.rows}
+    return name in rows and rows[name].config().model.block in ("cgnl", "cgnlx", "nl")
