@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from cgnl.engine.config import to_yaml
+from cgnl.experiments.statistics import estimate
 from cgnl.experiments.summary import summarize
 from cgnl.experiments.tables import Table
+from cgnl.experiments.write import replacements_markdown
 
 DIAGNOSIS = "attention,top1,lost,won,change,p\nas it is,50.0,0,0,0.0,1.0\nits mean,{mean},{lost},{won},{change},0.5\n"
 
@@ -84,8 +86,19 @@ def test_summarize_gathers_the_diagnoses(ended, toy, tmp_path):
     for seed, (mean, lost, won) in enumerate([(40.0, 3, 1), (30.0, 5, 2)]):
         ended(1, seed, "10", diagnosis=DIAGNOSIS.format(mean=mean, lost=lost, won=won, change=mean - 50))
     as_it_is, by_mean = summarize("toy", toy, tmp_path).replacements
+    assert as_it_is.added is None  # diagnosed before that was measured
     assert (as_it_is.top1.mean, by_mean.top1.mean, by_mean.change.mean) == (50, 35, -15)
     assert (by_mean.attention, by_mean.lost, by_mean.won, by_mean.top1.count) == ("its mean", 8, 3, 2)
+
+
+def test_summarize_knows_what_the_blocks_add(ended, toy, tmp_path):
+    for seed, added in enumerate((0.2, 0.4)):
+        lines = f"attention,top1,lost,won,change,added\nas it is,50,0,0,0,{added}\nblock off,50,0,0,0,\n"
+        ended(1, seed, "10", diagnosis=lines)
+    as_it_is, off = summarize("toy", toy, tmp_path).replacements
+    assert as_it_is.added == estimate([0.2, 0.4])
+    assert off.added is None
+    assert "as it is, adding 0.3 % to its input |" in replacements_markdown([as_it_is, off])
 
 
 def test_summarize_of_nothing_is_a_table_all_the_same(toy, tmp_path):

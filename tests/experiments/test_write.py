@@ -25,7 +25,7 @@ def line(row: Row, *top1: float, reason: str = "", top5: float = 95.0) -> Line:
 def summary():
     lines = (line(PLAIN, 80.0, 81.0), line(CGNL, 82.0, 82.5), line(NL, reason="no weights"))
     pair = Pair(PLAIN, CGNL, estimate([2.0, 1.5]), Sides(100, 1203, 0.0002), 85.14 - 84.05)
-    replacement = Replacement(CGNL, "its mean", estimate([70.0, 72.0]), estimate([-12.0, -10.5]), 700, 20)
+    replacement = Replacement(CGNL, "its mean", estimate([70.0, 72.0]), estimate([-12.0, -10.5]), 700, 20, None)
     return Summary("cub", Table("CUB", (PLAIN, CGNL, NL), "Eight groups."), lines, (pair,), (replacement,))
 
 

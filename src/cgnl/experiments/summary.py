@@ -70,6 +70,8 @@ class Replacement:
     change: Estimate
     lost: int
     won: int
+    added: Estimate | None
+    """What its blocks add, in percent of the size of their inputs; of the attention as it is."""
 
 
 @dataclass(frozen=True)
@@ -135,5 +137,7 @@ def _replacements(line: Line) -> list[Replacement]:
         entries = [test[attention] for test in tests]
         top1, change = (estimate([float(entry[name]) for entry in entries]) for name in ("top1", "change"))
         lost, won = (sum(int(entry[name]) for entry in entries) for name in ("lost", "won"))
-        found.append(Replacement(line.row, attention, top1, change, lost, won))
+        sizes = [float(entry["added"]) for entry in entries if entry.get("added")]
+        added = estimate(sizes) if len(sizes) == len(entries) else None
+        found.append(Replacement(line.row, attention, top1, change, lost, won, added))
     return found

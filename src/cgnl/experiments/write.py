@@ -108,7 +108,7 @@ def replacements_markdown(replacements: Sequence[Replacement]) -> str:
     rows = [
         [
             entry.row.label,
-            entry.attention,
+            entry.attention + (f", adding {entry.added.mean:.2g} % to its input" if entry.added else ""),
             f"{entry.top1.mean:.2f}",
             f"{entry.change.mean:+.2f}{_interval(entry.change, sign='+')}" if entry.lost or entry.won else "",
             f"+{entry.won:,} / -{entry.lost:,}" if entry.lost or entry.won else "",

@@ -61,7 +61,8 @@ def table(result: Diagnosis, samples: int) -> list[str]:
         if o is not result.outcomes[0]:
             line += f" {o.change:+8.2f} {o.lost:5} {o.won:5} {o.p:9.2g}"
         lines.append(line)
-    lines += ["lost, won: samples that become wrong, right. p: McNemar's exact test."]
+    lines += ["lost, won: samples that become wrong, right. p: McNemar's exact test.", ""]
+    lines += [f"what {name} adds to its input: {share:.2g} % of its size" for name, share in result.added.items()]
     if not result.spreads:
         return [*lines, "A non-local block's attention is a matrix: it has no number for each group."]
     lines += ["", "attention by group            order        mean   deviation  negative  deviation / |mean|"]

@@ -7,13 +7,14 @@ uniform one, as if all positions were equally related. Any block can be switched
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..blocks import CGNL, NonLocal
 from ..ops.reference import leading
@@ -104,6 +105,31 @@ def off(block: CGNL | NonLocal) -> Iterator[None]:
         handle.remove()
 
 
+class Added:
+    """What a block has added to all that passed it, in percent of the size of its input: a root of mean squares."""
+
+    def __init__(self):
+        self.squares = torch.zeros(2, dtype=torch.float64)
+
+    @contextmanager
+    def measured(self, block: CGNL | NonLocal) -> Iterator[None]:
+        def note(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            (x,) = inputs
+            now = torch.stack([((output - x).float() ** 2).sum(), (x.float() ** 2).sum()])
+            self.squares = self.squares.to(now.device) + now  # it stays there, so that nothing waits
+
+        handle = block.register_forward_hook(note)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @property
+    def percent(self) -> float:
+        branch, given = self.squares.tolist()
+        return 100 * math.sqrt(branch / given) if given else 0.0
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A test with something in the attention's place, beside the test with the attention as it is."""
@@ -119,6 +145,8 @@ class Outcome:
     """Of top1, in points."""
     p: float = 1.0
     """McNemar's exact test, two-sided."""
+    added: float | None = None
+    """What the blocks add, in percent of the size of their inputs, on average; of the attention as it is."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +176,8 @@ class Diagnosis:
     """Coefficients of each CGNL block, [samples, G, K]."""
     orders: Mapping[str, tuple[str, ...]]
     """What the K coefficients of each are of."""
+    added: Mapping[str, float]
+    """What each block adds, in percent of the size of its input."""
 
 
 def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: int = 1) -> Diagnosis:
@@ -161,11 +191,15 @@ def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: i
     compact = {name: block for name, block in blocks.items() if isinstance(block, CGNL)}
     softmax = [b for b in blocks.values() if isinstance(b, NonLocal) and b.kernel == "embedded_gaussian"]
     recorded = {name: Recorded() for name in compact}
+    sizes = {name: Added() for name in blocks}
     with ExitStack() as stack:
         for name, block in compact.items():
             stack.enter_context(replaced(block, recorded[name]))
+        for name, block in blocks.items():
+            stack.enter_context(sizes[name].measured(block))
         truth = test()
     values = {name: r.values for name, r in recorded.items()}
+    added = {name: size.percent for name, size in sizes.items()}
 
     def put(make: Callable[[Tensor], Change] | None, others: bool = False) -> list[Any]:
         changed = [replaced(block, make(values[name])) for name, block in compact.items()] if make else []
@@ -178,14 +212,14 @@ def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: i
         variants["its sign x mean size"] = lambda: put(by_sign)
         variants["another sample's"] = lambda: put(lambda v: by_next(v, views))
     variants["block off"] = lambda: [off(block) for block in blocks.values()]
-    outcomes = [Outcome("as it is", 100 * sum(truth) / len(truth))]
+    outcomes = [Outcome("as it is", 100 * sum(truth) / len(truth), added=statistics.fmean(added.values()))]
     for name, contexts in variants.items():
         with ExitStack() as stack:
             for context in contexts():
                 stack.enter_context(context)
             outcomes.append(compare(name, truth, test()))
     orders = {name: order_names(block) for name, block in compact.items()}
-    return Diagnosis(tuple(outcomes), tuple(spreads(values, orders)), values, orders)
+    return Diagnosis(tuple(outcomes), tuple(spreads(values, orders)), values, orders, added)
 
 
 def compare(name: str, truth: Sequence[bool], now: Sequence[bool]) -> Outcome:
