@@ -278,6 +278,55 @@ def test_repr_tells_the_configuration():
     assert "subsample=True" in repr(NonLocal(16, subsample=True))
 
 
+@pytest.mark.parametrize("kernel", ["dot", "rbf", "embedded_gaussian"])
+@pytest.mark.parametrize("norm", ["batch", "group", None])
+def test_block_may_run_several_times_before_backward(kernel, norm):
+    """As with two views of a sample, or a block that is shared."""
+    block, x = trained(CGNL(16, 8, groups=2, kernel=kernel, norm=norm)).double(), torch.randn(2, 2, 16, 3, 4).double()
+    (block(x[0]).square().sum() + block(x[1]).square().sum()).backward()
+    together = gradients(block)
+    block.zero_grad()
+    for view in x:
+        block(view).square().sum().backward()
+    for a, b in zip(together, gradients(block), strict=True):
+        assert relative_error(a, b) < EXACT
+
+
+def gradients(block: nn.Module) -> list[torch.Tensor]:
+    return [p.grad.clone() for p in block.parameters() if p.grad is not None]
+
+
+def test_running_mean_is_batch_norms_own():
+    """The part of it that the bias is goes there directly."""
+    block, x = trained(CGNL(16, 8, groups=2, kernel="rbf")).double(), torch.randn(3, 16, 3, 4).double()
+    z, bias = block.branch(x)
+    norm = copy.deepcopy(block.norm)
+    assert bias is not None
+    norm(z + bias)
+    block(x)
+    assert relative_error(block.norm.running_mean, norm.running_mean) < EXACT
+    assert relative_error(block.norm.running_var, norm.running_var) < EXACT
+
+
+def test_hooks_on_z_see_what_it_returned():
+    block, seen = trained(CGNL(16, 8, groups=2, kernel="rbf")), []
+    block.z.register_forward_hook(lambda _m, _a, out: seen.extend((out, out.detach().clone())))
+    block.z.register_full_backward_hook(lambda *_: None)
+    block(torch.randn(2, 16, 3, 4)).sum().backward()
+    assert torch.equal(*seen)
+
+
+@pytest.mark.parametrize("make", [CGNL, NonLocal, SimpleResidual])
+def test_block_follows_the_default_dtype(make):
+    torch.set_default_dtype(torch.float64)
+    try:
+        block = make(16)
+        assert {p.dtype for p in block.parameters()} == {torch.float64}
+        assert block(torch.randn(2, 16, 3, 4)).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: CGNL(200), "channels // 2 = 100 is not divisible by groups = 8"),
     (lambda: CGNL(20, 8, groups=8), "channels = 20 is not divisible by groups = 8"),
@@ -291,6 +340,11 @@ def test_repr_tells_the_configuration():
     (lambda: CGNL(16, normalize=True), "normalize=True needs alpha_0^2 > 0, Dot() has alpha_0^2 = 0"),
     (lambda: CGNL(16, backend=cast(Any, "cuda")), "backend must be \"auto\", \"reference\" or \"fused\", got 'cuda'"),
     (lambda: NonLocal(16, kernel="rbf"), "unknown kernel 'rbf'"),
+    (lambda: NonLocal(16, scale=cast(Any, "resolution")), "must be True or False, got 'resolution'"),
+    (lambda: CGNL(cast(Any, 16.0)), "channels must be a whole number, got 16.0"),
+    (lambda: CGNL(16, cast(Any, "8")), "inner_channels must be a whole number, got '8'"),
+    (lambda: CGNL(16, groups=cast(Any, None)), "groups must be a whole number, got None"),
+    (lambda: CGNL(16)(torch.ones(2, 16, 4, 4, dtype=torch.long)), "expected a floating-point tensor, got torch.int64"),
     (lambda: CGNL(16)(torch.randn(2, 16, 3, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 16, 3, 4, 4]"),
     (lambda: CGNL(16, ndim=3)(torch.randn(2, 16, 4, 4)), "expected [B, 16, T, H, W] (ndim = 3), got [2, 16, 4, 4]"),
     (lambda: CGNL(16)(torch.randn(2, 8, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 8, 4, 4]"),

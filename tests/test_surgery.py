@@ -186,7 +186,7 @@ def test_insert_stacks_different_blocks_and_blocks_behind_blocks():
     output = run(model)
     insert(insert(insert(model, "cgnl", "layer3.0"), "nl", "layer3.0_cgnl"), "residual", "layer3.0")
     children = [name for name, _ in model.get_submodule("layer3").named_children()]
-    assert children == ["0", "0_residual", "0_cgnl", "0_cgnl_nl", "1"]
+    assert children == ["0", "0_cgnl", "0_cgnl_nl", "0_residual", "1"]
     assert same(run(model), output)
     assert same(run(remove(model)), output)
 
@@ -448,6 +448,136 @@ def test_insert_misread_channels_are_explained_when_the_block_is_called():
     with pytest.raises(ValueError, match=r"got \[2, 32, 4, 4\] behind '0': give cgnl\.insert an example= of the model"):
         model(x)
     assert insert(nn.Sequential(Concatenating()), "cgnl", "0", example=x)(x).shape == (2, 32, 4, 4)
+
+
+class Counted(nn.Module):
+    """Returns what each of its stages makes, by their numbers, as networks for features do."""
+
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.Sequential(*(nn.Conv2d(c, 16, 1) for c in (3, 16, 16)))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [x := self.stages[i](x) for i in range(3)]
+
+
+class Enumerated(Counted):
+    """Runs them all, and returns some."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        features = [x := stage(x) for stage in self.stages]
+        return [features[0], features[2]]
+
+
+class Stage(nn.Module):
+    """Runs its children, as timm's RegNets do."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.children():
+            x = block(x)
+        return x
+
+
+class Staged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stage = Stage()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stage(x)
+
+
+def calls_of(model: nn.Module, name: str, x: Tensor) -> int:
+    calls = []
+    handle = inserted(model)[name].register_forward_hook(lambda *_: calls.append(1))
+    model(x)
+    handle.remove()
+    return len(calls)
+
+
+@pytest.mark.parametrize("kind", [Counted, Enumerated])
+def test_insert_example_finds_children_that_are_counted(kind):
+    model, x = kind().eval(), torch.randn(2, 3, 4, 4)
+    before = model(x)
+    insert(model, "cgnl", "stages.1", example=x)
+    assert list(inserted(model)) == ["stages_1_cgnl"]
+    assert same(model(x), before)
+    assert calls_of(model, "stages_1_cgnl", x) == 1
+    with pytest.raises(ValueError, match=r"'stages\.1' already has a block behind it: 'stages_1_cgnl'"):
+        insert(model, "cgnl", "stages.1", example=x)
+    assert list(remove(model).state_dict()) == list(kind().state_dict())
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(2, 3, 4, 4)], ids=["unseen", "seen"])
+def test_insert_behind_a_child_of_a_stage_that_runs_its_children(example):
+    model, x = Staged().eval(), torch.randn(2, 3, 4, 4)
+    before = model(x)
+    insert(model, "cgnl", "stage.a", example=example)
+    assert calls_of(model, "stage_a_cgnl", x) == 1
+    assert same([model(x)], [before])
+    wake(model)
+    first, block = model.stage.a, inserted(model)["stage_a_cgnl"]
+    assert same([model(x)], [model.stage.b(block(nn.functional.conv2d(x, first.weight, first.bias)))])
+
+
+class Nosy(Stage):
+    """Does something else as soon as it has another child."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if len(vars(self)["_modules"]) == 2 else self.a(x)
+
+
+def test_insert_refuses_where_a_child_more_changes_what_runs_wherever_it_is():
+    model, x = Nosy(), torch.randn(2, 3, 4, 4)
+    model.set_submodule("a", Nosy())
+    with pytest.raises(
+        ValueError, match="behind 'a': with a block there, wherever it is registered, other modules run"
+    ):
+        insert(model, "cgnl", "a", example=x, groups=1)
+    assert inserted(model) == {}
+
+
+def test_insert_behind_a_shared_module_takes_each_of_its_names():
+    relu = nn.ReLU()
+    model = insert(nn.Sequential(nn.Conv2d(3, 16, 1), relu, nn.Conv2d(16, 32, 1), relu), "cgnl", "3")
+    assert [name for name, _ in model.named_children()] == ["0", "1", "2", "3_cgnl"]
+    assert only_block(model).channels == 32
+
+
+def test_insert_example_refuses_a_module_that_is_called_with_different_channels():
+    message = (
+        "'layer3.0.relu' is called several times, with 256 and with 1024 channels: name a module that is called once"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        insert(torchvision.models.resnet50(), "cgnl", "layer3.0.relu", example=torch.zeros(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize("hooked", [False, True], ids=["child", "hook"])
+def test_insert_second_block_runs_behind_the_first(hooked):
+    model, order = Looped() if hooked else resnet18(), []
+    after = "stem" if hooked else "layer3.0"
+    insert(insert(model, "cgnl", after), "nl", after)
+    for name, block in inserted(model).items():
+        block.register_forward_hook(lambda *_, name=name: order.append(name))
+    run(model)
+    assert [name.rpartition("_")[2] for name in order] == ["cgnl", "nl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cgnl", None), "no place given"),
+        ((None, "layer3.0"), "unknown block None: choose one of cgnl"),
+        ((lambda c: 3, "layer3.0"), "behind 'layer3.0': block makes a int, not a module"),  # noqa: ARG005
+    ],
+)
+def test_insert_refuses_what_is_no_name_or_block(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        insert(resnet18(), *arguments)
 
 
 def test_insert_says_what_it_needs_where_nothing_tells_the_channels():

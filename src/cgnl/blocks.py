@@ -52,6 +52,7 @@ class _Residual(nn.Module):
     ):
         super().__init__()
         inner_name = "channels // 2" if inner_channels is None else "inner_channels"
+        reference.check_whole(channels=channels, groups=groups, **{inner_name: inner_channels or 0})
         inner_channels = channels // 2 if inner_channels is None else inner_channels
         if ndim not in _CONV:
             raise ValueError(f"ndim must be 1, 2 or 3, got ndim = {ndim}")
@@ -70,7 +71,8 @@ class _Residual(nn.Module):
         self.reset_parameters()
 
     def _make_norm(self, norm: str | None, device, dtype):
-        factory = {"device": device, "dtype": torch.float64 if dtype == torch.float64 else torch.float32}
+        double = (dtype or torch.get_default_dtype()) == torch.float64
+        factory = {"device": device, "dtype": torch.float64 if double else torch.float32}
         if norm is None:
             return None
         if norm == "batch":
@@ -113,6 +115,8 @@ class _Residual(nn.Module):
             return _as_one_node(self, x)
         if not isinstance(x, Tensor) or x.ndim != self.ndim + 2 or x.shape[1] != self.channels or 0 in x.shape[2:]:
             raise ValueError(self._refusal(x))
+        if not x.is_floating_point():
+            raise ValueError(f"expected a floating-point tensor, got {x.dtype}")
         if x.shape[0] == 0:  # with every parameter in the graph: DDP waits for them all
             return x + torch.cat([p.flatten() for p in self.parameters()]).sum().to(x.dtype)
         if (out := self.run_fused(x)) is not None:
@@ -120,7 +124,7 @@ class _Residual(nn.Module):
         z, bias = self.branch(x)
         z = z.to(accumulation_dtype(z))  # [B, C, *P]
         if bias is not None:
-            z += self._centred(bias)
+            z = z + self._centred(bias)
         if self.norm is not None:
             self._warn_if_erased(x)
             z = self.norm(z)
@@ -147,8 +151,9 @@ class _Residual(nn.Module):
             return bias
         mean = bias.mean(0, keepdim=True)  # [1, C, 1, ..]
         if self.norm.running_mean is not None:
-            with torch.no_grad():  # before the norm multiplies it by 1 - momentum
-                self.norm.running_mean.add_(mean.flatten(), alpha=momentum / (1 - momentum))
+            # Before the norm multiplies it by 1 - momentum. By .data, since the last batch's backward holds this tensor
+            # without reading it, and would refuse one that has changed.
+            self.norm.running_mean.data.add_(mean.detach().flatten(), alpha=momentum / (1 - momentum))
         return bias - mean
 
     def _warn_if_erased(self, x: Tensor) -> None:
@@ -375,7 +380,7 @@ class NonLocal(_Residual):
         dtype=None,
     ):
         super().__init__(channels, inner_channels, _THREE, ndim, 1, norm, zero_init, device, dtype)
-        reference.check_non_local_kernel(kernel)
+        reference.check_non_local(kernel, scale)
         self.kernel, self.scale, self.subsample = kernel, scale, subsample
 
     def factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,10 +5,11 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from . import blocks as _blocks
 from .ops.kernels import GaussianRBF
@@ -49,6 +50,8 @@ def insert(
 
     In an ``nn.Sequential`` the block becomes a child of its own, ``layer3.4_cgnl`` behind ``layer3.4``; anywhere else
     it is registered beside the target and called by a forward hook. Either way every old parameter keeps its name.
+    A model that counts the children of its Sequentials, as some that return the features of every stage do, miscounts
+    with one more: ``example`` finds that out, and the block is then called by a hook.
 
     Args:
         model: any module.
@@ -57,24 +60,25 @@ def insert(
         after: dotted names of modules whose output is [B, C, *positions].
         channels: C; None reads it off the modules at or before the target, or off a run of ``example``, which a target
             that concatenates (DenseNet's, Inception's) needs.
-        example: an input of the model (a tensor, or a tuple of arguments) to run once, in eval mode; or None.
+        example: an input of the model (a tensor, or a tuple of arguments) to run before and after, in eval mode, to see
+            that all else is as it was; or None.
         block_options: further arguments of the block, such as ``groups=4``.
 
     Returns:
         The model.
     """
-    names = [after] if isinstance(after, str) else list(after)
+    names = [after] if isinstance(after, str) else list(after or ())
     if not names:
         raise ValueError("no place given: after is empty")
     if len(set(names)) < len(names):
         raise ValueError(f"a place is named twice: {', '.join(names)}")
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     for name in names:
         _check_name(name, modules)
         _check_called(name, modules[name])
     if isinstance(block, nn.Module):
         raise ValueError(f"block is one {type(block).__name__}: give what makes them, such as its class")
-    shapes = _output_shapes(model, names, modules, example) if example is not None else {}
+    shapes, seen = _look(model, names, modules, example) if example is not None else ({}, None)
 
     built = []  # everything is built, and may fail, before anything is changed
     for name in names:
@@ -84,24 +88,40 @@ def insert(
             raise ValueError(f"cannot tell the channels behind {name!r}: give channels= or example=")
         try:
             label, module = _build(block, block_options, width, ndim, modules[name], model)
-            built.append((name, module, _spot(model, name, label)))
+            built.append((name, module, _spots(model, name, label)))
         except ValueError as error:
             raise ValueError(f"behind {name!r}: {error}") from None
-    for name, module, spot in built:
-        _place(modules[name], name, module, *spot)
+    try:
+        for name, module, spots in built:
+            for spot in spots:
+                _place(modules[name], name, module, *spot)
+                if seen is None or _all_else_is_as_before(model, name, module, modules, example, seen):
+                    break
+                _take_out(model, module)
+            else:
+                raise ValueError(f"behind {name!r}: with a block there, wherever it is registered, other modules run")
+    except Exception:
+        for _, module, _ in built:
+            _take_out(model, module)
+        raise
     return model
 
 
 def remove(model: Model) -> Model:
     """Take every inserted block out again, in place."""
+    for block in inserted(model).values():
+        _take_out(model, block)
+    return model
+
+
+def _take_out(model: nn.Module, block: nn.Module) -> None:
     for module in list(model.modules()):
         for key, child in list(module._modules.items()):
-            if hasattr(child, "_inserted_after"):
+            if child is block:
                 del module._modules[key]
         for key, hook in list(module._forward_hooks.items()):
-            if isinstance(hook, _Call):
+            if isinstance(hook, _Call) and hook.block is block:
                 del module._forward_hooks[key]
-    return model
 
 
 def inserted(model: nn.Module) -> dict[str, nn.Module]:
@@ -173,13 +193,15 @@ def _build(
     block, options: dict, width: int, ndim: int | None, target: nn.Module, model: nn.Module
 ) -> tuple[str, nn.Module]:
     """(the child's suffix, the block), on the device and in the dtype of its surroundings."""
-    if isinstance(block, str) and block not in BLOCKS:
+    if not callable(block) and block not in BLOCKS:
         raise ValueError(f"unknown block {block!r}: choose one of {', '.join(BLOCKS)}")
     label, factory = (block, BLOCKS[block]) if isinstance(block, str) else (None, block)
     ours = factory.func if isinstance(factory, functools.partial) else factory
     if ndim and isinstance(ours, type) and issubclass(ours, _blocks._Residual):
         options = {"ndim": ndim} | getattr(factory, "keywords", {}) | options
     module = factory(width, **options)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"block makes a {type(module).__name__}, not a module")
     label = label or next((n for n, cls in BLOCKS.items() if type(module) is cls), type(module).__name__.lower())
     near = next((p for m in (target, model) for p in m.parameters() if p.is_floating_point()), None)
     if near is not None:
@@ -194,24 +216,41 @@ def _runs_in_order(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def _spot(model: nn.Module, name: str, label: str) -> tuple[nn.Module, str, str | None]:
-    """(module to register the block on, its key there, the child it follows in order or None for a forward hook)."""
+def _may_grow(module: nn.Module) -> bool:
+    """Whether a child more does no harm: nobody loops over the children, as others do over a list, and timm's RegStage
+    over itself."""
+    names = getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
+    return not isinstance(module, _CONTAINERS) and not {"children", "named_children", "modules", "_modules"} & set(
+        names
+    )
+
+
+Spot = tuple[nn.Module, str, str | None]
+"""The module to register a block on, its key there, and the child it follows in order, or None for a forward hook."""
+
+
+def _spots(model: nn.Module, name: str, label: str) -> list[Spot]:
+    """Where a block may be, the best first: in a Sequential's order, beside the target, further up, in the target."""
     parent_name, _, child = name.rpartition(".")
-    parent, key = model.get_submodule(parent_name), f"{child}_{label}"
-    follows = child if _runs_in_order(parent) else None
-    while not follows and isinstance(parent, _CONTAINERS):
-        # A list that somebody loops over must not grow: register further up or, in the end, in the target.
+    parent, target, key = model.get_submodule(parent_name), model.get_submodule(name), f"{child}_{label}"
+    for there, block in inserted(model).items():
+        if vars(block)["_inserted_after"] == name and there.endswith(f"_{label}"):
+            raise ValueError(f"{name!r} already has a block behind it: {there!r}")
+    spots: list[Spot] = [(parent, key, child)] if _runs_in_order(parent) else []
+    while True:
+        if _may_grow(parent):
+            spots.append((parent, key, None))
         if parent is model:
-            parent = model.get_submodule(name)
-            follows = next(reversed(parent._modules), None) if _runs_in_order(parent) else None
-            if not follows and isinstance(parent, _CONTAINERS):
-                raise ValueError("there are only containers around it, and none may grow: wrap the model in a module")
             break
         parent_name, _, child = parent_name.rpartition(".")
         parent, key = model.get_submodule(parent_name), f"{child}_{key}"
-    if key in parent._modules:
-        raise ValueError(f"{name!r} already has a block behind it: {key!r}")
-    return parent, key, follows
+    if _runs_in_order(target) and target._modules:
+        spots.append((target, key, next(reversed(target._modules))))
+    elif _may_grow(target):
+        spots.append((target, key, None))
+    if not spots:
+        raise ValueError("there are only containers around it, and none may grow: wrap the model in a module")
+    return spots
 
 
 def _place(target: nn.Module, name: str, block: nn.Module, parent: nn.Module, key: str, follows: str | None) -> None:
@@ -221,10 +260,11 @@ def _place(target: nn.Module, name: str, block: nn.Module, parent: nn.Module, ke
         target.register_forward_hook(_Call(block))
         return
     children = list(parent._modules.items())
+    put = [k for k, child in children if k.startswith(f"{follows}_") and hasattr(child, "_inserted_after")]
     parent._modules.clear()
     for existing, module in children:
         parent.register_module(existing, module)
-        if existing == follows:
+        if existing == (put or [follows])[-1]:  # a second block comes behind the first, as with hooks
             parent.register_module(key, block)
 
 
@@ -258,26 +298,79 @@ def _ndim(layer: nn.Module) -> int | None:
     return len(layer.kernel_size) if isinstance(layer, nn.modules.conv._ConvNd) else None
 
 
-def _output_shapes(model: nn.Module, names: list[str], modules: Mapping[str, nn.Module], example) -> dict:
-    """(channels, ndim) behind each name, from one run."""
+class Seen(NamedTuple):
+    """A run of a model."""
+
+    calls: dict[str, int]
+    """Of each module that was called."""
+    output: list[Tensor]
+
+
+def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, note=lambda *_: None) -> Seen:
+    """Run the example; ``note`` is told what each module returns."""
+    calls: dict[str, int] = {}
+
+    def count(name: str, output) -> None:
+        calls[name] = calls.get(name, 0) + 1
+        note(name, output)
+
+    hooks = [m.register_forward_hook(lambda m, a, out, n=n: count(n, out)) for n, m in modules.items()]  # noqa: ARG005
+    try:
+        with torch.no_grad(), in_eval_mode(model):
+            output = model(*(example if isinstance(example, tuple) else (example,)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Seen(calls, [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)])
+
+
+def _all_else_is_as_before(
+    model: nn.Module, name: str, block: nn.Module, modules: Mapping[str, nn.Module], example, before: Seen
+) -> bool:
+    """Whether, with a block that changes nothing, every module is called as often and the same comes out."""
+    calls = 0
+
+    def pass_on(_module, args, _output):
+        nonlocal calls
+        calls += 1
+        return args[0]
+
+    handle = block.register_forward_hook(pass_on)
+    try:
+        now = _run(model, modules, example)
+    finally:
+        handle.remove()
+    return (
+        calls == before.calls[name]
+        and now.calls == before.calls
+        and [o.shape for o in now.output] == [o.shape for o in before.output]
+        and all(
+            torch.allclose(a, b, 1e-3, 1e-3, equal_nan=True) for a, b in zip(now.output, before.output, strict=True)
+        )
+    )
+
+
+def _look(model: nn.Module, names: list[str], modules: Mapping[str, nn.Module], example) -> tuple[dict, Seen]:
+    """(channels, ndim) behind each name, and what else a run shows."""
     shapes: dict[str, tuple[int, int]] = {}
 
     def note(name: str, output) -> None:
+        if name not in names:
+            return
         if not isinstance(output, Tensor) or output.ndim not in (3, 4, 5):
             what = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(f"the output of {name!r} is not [B, C, *positions] but {what}")
         width = _read_off(name, modules)[0]
         if output.shape[1] != width == output.shape[-1]:
             raise ValueError(f"the output of {name!r}, {list(output.shape)}, has its {width} channels last, not second")
-        shapes[name] = output.shape[1], output.ndim - 2
+        shape = output.shape[1], output.ndim - 2
+        if shapes.setdefault(name, shape) != shape:
+            raise ValueError(
+                f"{name!r} is called several times, with {shapes[name][0]} and with {shape[0]} channels: "
+                "name a module that is called once"
+            )
 
-    handles = [modules[n].register_forward_hook(lambda m, a, out, n=n: note(n, out)) for n in names]  # noqa: ARG005
-    try:
-        with torch.no_grad(), in_eval_mode(model):
-            model(*(example if isinstance(example, tuple) else (example,)))
-    finally:
-        for handle in handles:
-            handle.remove()
+    seen = _run(model, modules, example, note)
     if missed := [name for name in names if name not in shapes]:
         raise ValueError(f"the example never reached {', '.join(missed)}")
-    return shapes
+    return shapes, seen

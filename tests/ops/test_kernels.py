@@ -117,6 +117,10 @@ def test_check_normalize_allows(kernel):
         pytest.param(lambda: EmbeddedGaussian(order=-1), "order = -1", id="negative-order"),
         pytest.param(lambda: GaussianRBF(order=-2), "order = -2", id="rbf-negative-order"),
         pytest.param(lambda: EmbeddedGaussian(order=2.5), r"order = 2\.5", id="fractional-order"),  # pyright: ignore[reportArgumentType]
+        pytest.param(lambda: EmbeddedGaussian(order="3"), "order = '3'", id="order-text"),  # pyright: ignore[reportArgumentType]
+        pytest.param(lambda: GaussianRBF(gamma="a"), "gamma = 'a'", id="gamma-text"),  # pyright: ignore[reportArgumentType]
+        pytest.param(lambda: Taylor(3), "coefficients must be numbers, got 3", id="coefficients-number"),
+        pytest.param(lambda: Taylor([None]), r"coefficients must be numbers, got \[None\]", id="coefficients-none"),
         pytest.param(lambda: GaussianRBF(gamma=0.0), r"gamma = 0\.0", id="zero-gamma"),
         pytest.param(lambda: GaussianRBF(gamma=-0.5), r"gamma = -0\.5", id="negative-gamma"),
         pytest.param(lambda: GaussianRBF(gamma=math.inf), "gamma = inf", id="infinite-gamma"),

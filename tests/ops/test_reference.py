@@ -1,6 +1,7 @@
 import math
 from functools import partial
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 import torch
@@ -446,6 +447,7 @@ X = zeros(2, 6, 4)
         pytest.param([zeros(2, 6)] * 3, r"1, 2 or 3 position axes.*theta \[2, 6\]", id="2-D"),
         pytest.param([zeros(1, 2, 1, 1, 1, 1)] * 3, r"theta \[1, 2, 1, 1, 1, 1\]", id="6-D"),
         pytest.param([X.int()] * 3, "floating-point.*torch.int32", id="integers"),
+        pytest.param([X.numpy()] * 3, "expected tensors, got ndarray, ndarray, ndarray", id="arrays"),
         pytest.param([X, *[zeros(3, 6, 4)] * 2], r"theta \[2, 6, 4\], phi \[3, 6, 4\]", id="batches"),
         pytest.param([X, *[zeros(2, 4, 4)] * 2], r"theta \[2, 6, 4\], phi \[2, 4, 4\]", id="channels"),
         pytest.param([X, *[zeros(2, 6, 4, 1)] * 2], r"theta \[2, 6, 4\], phi \[2, 6, 4, 1\]", id="axes"),
@@ -495,6 +497,23 @@ def test_operators_refuse_inputs(form, inputs, says):
             "needs an even order, got order = 3",
             id="normalize-odd-order",
         ),
+        *(
+            pytest.param(
+                lambda scale=scale: non_local(X, X, X, scale=cast(Any, scale)),
+                "must be True or False",
+                id=f"non_local-{scale}",
+            )
+            for scale in ("sqrt", 0.5, None)
+        ),
+        pytest.param(
+            lambda: compact_generalized_non_local(X, X, X, groups=2.0),  # pyright: ignore[reportArgumentType]
+            r"groups must be a whole number, got 2\.0",
+            id="groups-2.0",
+        ),
+        *(
+            pytest.param(lambda at=at: affinity(X, X, cast(Any, at)), "at must be whole numbers", id=f"at={at}")
+            for at in (1, None, (1.0,))
+        ),
         pytest.param(lambda: generalized_non_local(X, X[..., :2], X[..., :2]), r"\[2, 6, 4\].*\[2, 6, 2\]", id="fewer"),
         pytest.param(lambda: non_local(X, X, X[..., :2]), r"phi \[2, 6, 4\], g \[2, 6, 2\]", id="non_local-g"),
         pytest.param(lambda: non_local(X, X[..., :0], X[..., :0]), r"at least one.*phi \[2, 6, 0\]", id="non_local-0"),
@@ -511,6 +530,16 @@ def test_operators_refuse_inputs(form, inputs, says):
 def test_operators_refuse_arguments(call, says):
     with pytest.raises(ValueError, match=rf"\A.*{says}.*\Z"):
         call()
+
+
+def test_generalized_normalized_rows_need_no_constant():
+    """That of beta="norm" is the same for all of a row, and may be zero in float32."""
+    theta, phi, g = (5 * torch.randn(3, 1, 4, 4, 4)).unbind()
+    kernel = GaussianRBF(order=2, gamma=0.1, beta="norm")
+    y = generalized_non_local(theta, phi, g, kernel=kernel, normalize=True)
+    flat = [t.double().flatten() for t in (theta, phi, g)]
+    rows = torch.softmax(0.2 * flat[0][:, None] * flat[1], -1)
+    assert relative_error(y.flatten(), rows @ flat[2]) < 10 * ROUNDING[torch.float32]
 
 
 def test_generalized_normalizes_the_exact_exponential_whatever_the_order():

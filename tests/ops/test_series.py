@@ -173,3 +173,9 @@ def test_power_sums_needs_no_position_axis():
     x, weight = torch.rand(2, 2, 3, 5, dtype=torch.float64).unbind()  # [B, G, C']
     expected = torch.stack([(weight * x**p).sum(-1) for p in range(3)], -1)
     assert relative_error(power_sums(x, weight, terms=3), expected) < EXACT
+
+
+def test_a_constant_polynomial_can_be_mapped_over_its_coefficients():
+    x, c = torch.randn(2, 3, 4, 5), torch.randn(6, 2, 3, 1)
+    mapped = torch.vmap(lambda each: polynomial(x, each))(c)
+    assert torch.equal(mapped, c[..., None].expand(6, 2, 3, 4, 5))

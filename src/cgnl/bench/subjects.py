@@ -104,10 +104,10 @@ def whole_network(setting: Setting, block: str | None, **options) -> nn.Module:
     if is_detector(setting.network):
         raise ValueError(f"{setting.network} takes pictures with objects, which are not measured here")
     if block is not None:
-        options |= {"norm": setting.norm, "zero_init": False}
+        options |= {"blocks": setting.blocks, "norm": setting.norm, "zero_init": False}
     if block == "cgnl":
         options |= {"groups": setting.groups, "kernel": setting.kernel}
-    return create_model(setting.network, block=block, blocks=setting.blocks, dropout=0.0, **options)
+    return create_model(setting.network, block=block, dropout=0.0, **options)
 
 
 def _operator(setting: Setting, backend: Backend) -> Call:

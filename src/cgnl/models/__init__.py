@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..extras import need
+from ..ops.reference import check_whole
 from ..surgery import STAGES, Factory, insert, placement
 from .resnet import resnet
 from .video import c2d_resnet, i3d_resnet
@@ -90,13 +91,15 @@ def create_model(
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(NETWORKS)}")
     usual, least, background = (91, 2, ", with the background") if is_detector(name) else (1000, 1, "")
     num_classes = usual if num_classes is None else num_classes
+    check_whole(num_classes=num_classes, blocks=blocks)
     if num_classes < least:
         raise ValueError(f"num_classes must be at least {least}{background}, got num_classes = {num_classes}")
-    if block is None and (after or block_options):
-        raise ValueError(f"no block is asked for, but options of one are given: {', '.join(block_options) or 'after'}")
+    if block is None and (after is not None or blocks != 1 or block_options):
+        given = [*block_options, *(["after"] if after is not None else []), *(["blocks"] if blocks != 1 else [])]
+        raise ValueError(f"no block is asked for, but options of one are given: {', '.join(given)}")
     model = NETWORKS[name](num_classes, dropout)
     if block is not None:
-        insert(model, block, after or placement(name, blocks), **block_options)
+        insert(model, block, placement(name, blocks) if after is None else after, **block_options)
     if weights is not None:
         report = load_weights(model, weights if Path(weights).exists() else _torchvision_weights(name, str(weights)))
         logging.getLogger("cgnl").info("%s from %s: %s", name, weights, report)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, factorial, isfinite
+from numbers import Real
 from operator import mul
 from typing import Literal
 
@@ -17,8 +18,8 @@ HIGHEST = 1000
 
 
 def _check_order(order: int) -> None:
-    if not isinstance(order, int) or not 0 <= order <= HIGHEST:
-        raise ValueError(f"order must be a whole number from 0 to {HIGHEST}, got order = {order}")
+    if not hasattr(order, "__index__") or not 0 <= order <= HIGHEST:
+        raise ValueError(f"order must be a whole number from 0 to {HIGHEST}, got order = {order!r}")
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class GaussianRBF(Kernel):
 
     def __post_init__(self):
         _check_order(self.order)
-        if not (isfinite(self.gamma) and self.gamma > 0):
-            raise ValueError(f"gamma must be positive and finite, got gamma = {self.gamma}")
+        if not (isinstance(self.gamma, Real) and isfinite(self.gamma) and self.gamma > 0):
+            raise ValueError(f"gamma must be positive and finite, got gamma = {self.gamma!r}")
         if self.beta not in ("paper", "norm", "exact"):
             raise ValueError(f'beta must be "paper", "norm" or "exact", got {self.beta!r}')
         if not any(self.coefficients()):
@@ -142,7 +143,10 @@ class Taylor(Kernel):
     alpha_squared: tuple[float, ...]
 
     def __init__(self, coefficients):
-        values = tuple(float(c) for c in coefficients)
+        try:
+            values = tuple(float(c) for c in coefficients)
+        except TypeError:
+            raise ValueError(f"coefficients must be numbers, got {coefficients!r}") from None
         if not values or not all(isfinite(c) and c >= 0 for c in values) or not any(values):
             raise ValueError(f"coefficients must be finite, at least 0 and not all 0, got {values}")
         object.__setattr__(self, "alpha_squared", values)

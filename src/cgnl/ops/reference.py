@@ -32,7 +32,7 @@ def non_local(
     Returns:
         [B, C, *positions of theta] in g's dtype.
     """
-    check_non_local_kernel(kernel)
+    check_non_local(kernel, scale)
     check_inputs(theta, phi, g, same_positions=False)
     dtype = accumulation_dtype(theta, phi, g) if kernel == "dot" else g.dtype
     query, key, value = (t.flatten(2).transpose(1, 2).to(dtype) for t in (theta, phi, g))  # [B, N, C]
@@ -95,7 +95,7 @@ def generalized_non_local(
     dtype = accumulation_dtype(theta, phi, g)
     theta_, phi_, g_ = (t.to(dtype).flatten(1).unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, NC']
     pairwise = kernel.exact(theta_.unsqueeze(-1), phi_.unsqueeze(-2))  # [B, G, NC', NC']
-    if kernel.constant:
+    if kernel.constant and not normalize:  # of all rows alike
         pairwise = pairwise * _beta(kernel, _squares(theta_) + _squares(phi_)).unsqueeze(-1)
     if normalize:
         pairwise = pairwise / pairwise.sum(-1, keepdim=True)
@@ -205,7 +205,7 @@ def non_local_affinity(
     Returns:
         [B, *positions of phi] in theta's dtype.
     """
-    check_non_local_kernel(kernel)
+    check_non_local(kernel, scale)
     check_inputs(theta, phi, phi, same_positions=False)
     at = _check_position(at, theta.shape[1:], with_channel=False)
     dtype = accumulation_dtype(theta, phi)
@@ -227,7 +227,9 @@ def bilinear_pool(x: Tensor) -> Tensor:
         return (rows @ rows.transpose(1, 2)).to(x.dtype)
 
 
-def check_non_local_kernel(kernel: str) -> None:
+def check_non_local(kernel: str, scale: bool) -> None:
+    if not isinstance(scale, bool):
+        raise ValueError(f"scale of the non-local operation must be True or False, got {scale!r}")
     if kernel not in ("embedded_gaussian", "dot"):
         raise ValueError(f'unknown kernel {kernel!r}: the non-local operation has "embedded_gaussian" and "dot"')
 
@@ -257,6 +259,9 @@ def no_autocast(like: Tensor) -> torch.autocast:
 
 def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_positions: bool = True) -> None:
     """One-line errors that name the numbers."""
+    if not all(isinstance(t, Tensor) for t in (theta, phi, g)):
+        raise ValueError(f"expected tensors, got {', '.join(type(t).__name__ for t in (theta, phi, g))}")
+    check_whole(groups=groups)
     shapes = f"theta {list(theta.shape)}, phi {list(phi.shape)}, g {list(g.shape)}"
     if not all(t.is_floating_point() for t in (theta, phi, g)):
         raise ValueError(f"expected floating-point tensors, got {theta.dtype}, {phi.dtype}, {g.dtype}")
@@ -272,8 +277,18 @@ def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_po
         raise ValueError(f"channels = {theta.shape[1]} is not divisible by groups = {groups}")
 
 
+def check_whole(**numbers: int) -> None:
+    """Refuse what is not a whole number: 8.0 would fail later, and elsewhere."""
+    for name, number in numbers.items():
+        if not hasattr(number, "__index__"):
+            raise ValueError(f"{name} must be a whole number, got {number!r}")
+
+
 def _check_position(at: Sequence[int], shape: Sequence[int], with_channel: bool = True) -> tuple[int, ...]:
-    at = tuple(operator.index(i) for i in at)
+    try:
+        at = tuple(operator.index(i) for i in at)
+    except TypeError:
+        raise ValueError(f"at must be whole numbers, got {at!r}") from None
     sizes = shape[len(shape) - len(at) :]
     lengths = (len(shape) - 1, len(shape)) if with_channel else (len(shape) - 1,)
     if len(at) not in lengths or not all(0 <= i < n for i, n in zip(at, sizes, strict=True)):

@@ -85,7 +85,9 @@ def _polynomial(
     factors = [x] * first + ([weight] if weight is not None else []) + ([_envelope(x, gamma)] if gamma else [])
     for factor in factors:
         value = torch.mul(value, factor, out=out)
-    return torch.empty_like(x, dtype=dtype).copy_(value) if value is highest else value
+    if value is not highest:
+        return value
+    return torch.empty_like(x, dtype=dtype).copy_(value) if in_place else value.expand(x.shape).clone()
 
 
 def _envelope(x: Tensor, gamma: float) -> Tensor:
