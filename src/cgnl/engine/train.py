@@ -127,7 +127,7 @@ def _train(
     lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, objects)
     at_once = batch_size // (config.world * config.optim.accumulate)
     introduce(config, dataset, network, batch_size, lr, folder)
-    _say_where_it_begins(config, dataset, folder, resume, begin if last else None)
+    _say_where_it_begins(config, dataset, folder, resume, begin if last else None, epochs * steps_per_epoch)
     counts = (len(dataset.train), len(dataset.test))
     task = make_task(network, config, dataset, lr=lr, steps_per_epoch=steps_per_epoch, at_once=at_once, counts=counts)
     table, saver = Table(config, steps_per_epoch, folder), Saver(config, steps_per_epoch, folder)
@@ -162,6 +162,7 @@ def _train(
     elif not task.answers and dataset.kind != "objects":  # the run had ended: ask again, for they are not kept
         trainer.validate(task, tests, verbose=False)
     if dataset.kind == "videos" and dataset.name not in EMBEDDED:
+        table.pass_time()  # of a run that had ended, what was asked again does not count
         trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
     table.pass_time()
     result = Result(folder, task.results, saver.best, tuple(table.rows), len(task.problems), table.seconds)
@@ -174,12 +175,16 @@ def _train(
     return result
 
 
-def _say_where_it_begins(config: Config, dataset: Dataset, folder: Path, resume: bool, begin: Start | None) -> None:
-    """Say what a run starts from; ``begin`` is where its checkpoint ends, if it has one."""
+def _say_where_it_begins(
+    config: Config, dataset: Dataset, folder: Path, resume: bool, begin: Start | None, steps: int
+) -> None:
+    """Say what a run of so many steps starts from; ``begin`` is where its checkpoint ends, if it has one."""
     if folder.name != config.name and not resume:
         log.info("there is a run %s already", folder.with_name(str(config.name)))
-    if begin is not None:
-        log.info("%s from step %s", "it ended" if begin.finished else "it goes on", f"{begin.step:,}")
+    if begin is not None and (begin.finished or begin.step == steps):
+        log.info("it has ended already, at step %s: it is only tested", f"{begin.step:,}")
+    elif begin is not None:
+        log.info("it goes on from step %s", f"{begin.step:,}")
     elif resume:
         log.info("there is no checkpoint yet: it begins anew")
     elif config.model.weights is None and dataset.name not in EMBEDDED:
