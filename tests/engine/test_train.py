@@ -207,6 +207,18 @@ def test_train_never_writes_over_another_run(run):
     assert not same(weights(first.folder / "last.ckpt"), weights(second.folder / "last.ckpt"))
 
 
+def test_train_in_a_folder_of_a_folder(run, tmp_path):
+    assert [run(name="a/b").folder for _ in range(2)] == [tmp_path / "a" / "b", tmp_path / "a" / "b-2"]
+    logs = [(tmp_path / "a" / name / "log.txt").read_text() for name in ("b", "b-2")]
+    assert [f"there is a run {tmp_path / 'a' / 'b'} already" in text for text in logs] == [False, True]
+
+
+def test_train_outside_of_its_folder_is_refused_before_anything_is_written(cgnl, tmp_path):
+    status, out, err = cgnl("train", *options(runs=tmp_path / "runs", name="../evil"))
+    assert (status, out, list(tmp_path.iterdir())) == (2, "", [])
+    assert err.startswith("cgnl train: name = '../evil' must name a folder within runs, such as ")
+
+
 def test_train_resume_takes_the_newest_run(run, monkeypatch):
     first = run()
     before = (first.folder / "last.ckpt").read_bytes()

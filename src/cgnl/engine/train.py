@@ -179,8 +179,9 @@ def _say_where_it_begins(
     config: Config, dataset: Dataset, folder: Path, resume: bool, begin: Start | None, steps: int
 ) -> None:
     """Say what a run of so many steps starts from; ``begin`` is where its checkpoint ends, if it has one."""
-    if folder.name != config.name and not resume:
-        log.info("there is a run %s already", folder.with_name(str(config.name)))
+    named = Path(config.runs) / str(config.name)
+    if folder != named and not resume:
+        log.info("there is a run %s already", named)
     if begin is not None and (begin.finished or begin.step == steps):
         log.info("it has ended already, at step %s: it is only tested", f"{begin.step:,}")
     elif begin is not None:
