@@ -46,6 +46,17 @@ def test_run_folder_resume_takes_the_newest_by_number(begin):
     assert begin(resume=True) == "run-10"
 
 
+@pytest.mark.parametrize(
+    ("ended", "taken"), [((), "run-3"), ((3,), "run-2"), ((2,), "run-3"), ((2, 3), "run"), ((1, 2, 3), "run-3")]
+)
+def test_run_folder_resume_takes_the_newest_that_has_not_ended(begin, tmp_path, ended, taken):
+    for number in (1, 2, 3):
+        name = begin()
+        if number in ended:
+            (tmp_path / "runs" / name / "results.json").touch()
+    assert begin(resume=True) == taken
+
+
 def test_run_folder_resume_without_a_run_begins_one(begin):
     assert begin(resume=True) == "run"
 

@@ -226,7 +226,11 @@ def test_train_resume_takes_the_newest_run(run, monkeypatch):
         patch.setattr(Classification, "training_step", dying(Classification.training_step, 5))
         with pytest.raises(Death):
             run()
-    assert run(resume=True).folder.name == "run-2"
+    second = run(resume=True).folder
+    assert second.name == "run-2"
+    assert (
+        f"newest run of this name with these settings, stopped ones first: {second}" in (second / "log.txt").read_text()
+    )
     assert (first.folder / "last.ckpt").read_bytes() == before
 
 

@@ -35,7 +35,11 @@ MAY_CHANGE = {
 
 
 def run_folder(config: Config, resume: bool) -> Path:
-    """The folder of the run; no run is ever written over another."""
+    """The folder of the run; no run is ever written over another.
+
+    To resume is to go on with the newest run of the name that has these settings and has not ended. Where all have
+    ended it is the newest of them, and where none has these settings the newest of all, which says what differs.
+    """
     if STARTED_IN in os.environ:
         return Path(os.environ[STARTED_IN])
     folder = Path(config.runs) / str(config.name)
@@ -45,7 +49,8 @@ def run_folder(config: Config, resume: bool) -> Path:
     begun = sorted((f for f in same if (f / "config.yaml").exists()), key=_number)
     if resume:
         fitting = [f for f in begun if _begun_with(f, config)]
-        return [folder, *begun, *fitting][-1]
+        stopped = [f for f in fitting if not (f / "results.json").exists()]
+        return [folder, *begun, *fitting, *stopped][-1]
     if begun and rank is None:
         return folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
     if folder in begun and rank == "0":

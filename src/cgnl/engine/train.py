@@ -180,7 +180,9 @@ def _say_where_it_begins(
 ) -> None:
     """Say what a run of so many steps starts from; ``begin`` is where its checkpoint ends, if it has one."""
     named = Path(config.runs) / str(config.name)
-    if folder != named and not resume:
+    if folder != named and resume:
+        log.info("--resume takes the newest run of this name with these settings, stopped ones first: %s", folder)
+    elif folder != named:
         log.info("there is a run %s already", named)
     if begin is not None and (begin.finished or begin.step == steps):
         log.info("it has ended already, at step %s: it is only tested", f"{begin.step:,}")
