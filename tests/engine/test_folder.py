@@ -3,13 +3,23 @@
 import json
 import logging
 import os
+import warnings
 from importlib import metadata
 
 import pytest
 import torch
 
 from cgnl.engine.config import load, plain
-from cgnl.engine.folder import STARTED_IN, check_same, environment, open_log, run_folder, shared, start_log
+from cgnl.engine.folder import (
+    STARTED_IN,
+    check_same,
+    environment,
+    open_log,
+    run_folder,
+    shared,
+    start_log,
+    warnings_as_sentences,
+)
 
 
 @pytest.fixture
@@ -173,6 +183,13 @@ def test_start_log_twice_says_things_once(capsys):
     start_log(first=True)
     logging.getLogger("cgnl").info("hello")
     assert capsys.readouterr().out == "hello\n"
+
+
+def test_warnings_as_sentences_are_said_without_the_code_they_come_from(capsys):
+    start_log(first=True)
+    with warnings_as_sentences():
+        warnings.warn("one sample is few\nand more", stacklevel=1)
+    assert tuple(capsys.readouterr()) == ("one sample is few\n", "")
 
 
 def test_start_log_of_another_process_says_nothing(capsys):

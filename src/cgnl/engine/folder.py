@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from ..extras import need
+from ..spelling import first_line
 from .config import Config, build, plain, read_recipe, to_yaml
 from .writing import remove_parts, write_text
 
@@ -147,6 +149,14 @@ def open_log(folder: Path) -> None:
         handler.close()
         log.removeHandler(handler)
     log.addHandler(file)
+
+
+@contextmanager
+def warnings_as_sentences() -> Iterator[None]:
+    """Say warnings as everything else is said, without the line of code that they come from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: log.warning("%s", first_line(message))
+        yield
 
 
 def stop_log() -> None:

@@ -19,7 +19,7 @@ from .answers import save_answers
 from .checkpoint import load_network, read
 from .config import EMBEDDED, Config, Data, load
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training
-from .folder import begin_folder, check_same, run_folder, shared, start_log, stop_log
+from .folder import begin_folder, check_same, run_folder, shared, start_log, stop_log, warnings_as_sentences
 from .loaders import Loaders
 from .network import build_network, check_input
 from .report.command import try_to_report
@@ -96,7 +96,7 @@ def train(
     folder = run_folder(config, resume)
     try:
         console = start_log(first_process(), silent)
-        with noticing():
+        with noticing(), warnings_as_sentences():
             return _train(config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held)
     finally:
         stop_log()
@@ -113,19 +113,20 @@ def _train(
     held: dict[str, Held],
 ) -> Result:
     from .callbacks import Bar, Saver, Table
-    from .trainer import averaging, first_process, make_trainer, seed_everything, stopping, tensorboard
+    from .trainer import averaging, first_process, make_trainer, seed_everything, shares_norms, stopping, tensorboard
 
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
     seed_everything(config.seed)
     network = build_network(config.model, len(dataset.classes), load=last is None)
     begin = start_of(last, config, dataset, network)
-    check_input(copy.deepcopy(network).to("meta"), config.model.name, view_in_training(config.data), dataset.kind)
+    at_once = batch_size // (config.world * config.optim.accumulate)
+    outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
+    check_input(outline, config.model.name, view_in_training(config.data), dataset.kind, seen)
     if first_process():
         begin_folder(folder, config, repeat)
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     objects = dataset.kind == "objects"
     lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, objects)
-    at_once = batch_size // (config.world * config.optim.accumulate)
     introduce(config, dataset, network, batch_size, lr, folder)
     _say_where_it_begins(config, dataset, folder, resume, begin if last else None, epochs * steps_per_epoch)
     counts = (len(dataset.train), len(dataset.test))

@@ -51,6 +51,11 @@ def check_machine(config: Config) -> str:
     return accelerator
 
 
+def shares_norms(config: Config) -> bool:
+    """Whether the norms of all processes see the samples of all."""
+    return config.sync_batchnorm and config.world > 1 and check_machine(config) == "gpu"
+
+
 def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> pl.Trainer:
     """Lightning's trainer for the machine that is there."""
     quiet()
@@ -70,7 +75,7 @@ def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> 
         num_nodes=config.nodes,
         strategy=strategy,
         precision=PRECISIONS[precision],
-        sync_batchnorm=config.sync_batchnorm and config.world > 1 and accelerator == "gpu",
+        sync_batchnorm=shares_norms(config),
         deterministic=config.deterministic,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
