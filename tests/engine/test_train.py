@@ -201,6 +201,12 @@ def test_train_writes_results(run):
     assert summary == {**result.test, "best_top1": result.best, "unreadable": 0, "seconds": result.seconds}
 
 
+def test_train_ends_with_a_command_that_a_shell_reads(run):
+    folder = run(name="CUB ünï run").folder
+    line = next(line for line in (folder / "log.txt").read_text().splitlines() if "try it: " in line)
+    assert shlex.split(line.partition("try it: ")[2]) == ["cgnl", "predict", str(folder / "best.ckpt"), "PICTURE"]
+
+
 def test_train_never_writes_over_another_run(run):
     first, second, third = run(seed=1), run(seed=2), run(seed=3)
     assert [r.folder.name for r in (first, second, third)] == ["run", "run-2", "run-3"]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 from typing import Any
 
 from torch import nn
@@ -80,7 +81,7 @@ def conclude(config: Config, dataset: Dataset, result: Any) -> None:
     minutes, seconds = divmod(round(result.seconds), 60)
     log.info("%d min %02d s in all, %s samples/s in training", minutes, seconds, f"{speeds[len(speeds) // 2]:,.0f}")
     thing = "VIDEO" if dataset.kind == "videos" else "PICTURE"
-    log.info("try it: cgnl predict %s %s", result.folder / "best.ckpt", thing)
+    log.info("try it: cgnl predict %s %s", shlex.quote(str(result.folder / "best.ckpt")), thing)
 
 
 def describe(test: dict[str, float], kind: str, classes: int) -> list[str]:
