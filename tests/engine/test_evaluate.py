@@ -49,8 +49,11 @@ def test_evaluate_finds_the_data_elsewhere(run, tmp_path):
     result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
     shutil.move(tmp_path / "data", tmp_path / "moved")
     assert evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "moved")})["test"] == result.test
-    with pytest.raises(ValueError, match=str(tmp_path / "data")):
+    sentence = f"was trained on {tmp_path / 'data'}, which is not here: data.root=FOLDER says where it is"
+    with pytest.raises(ValueError, match=f"last.ckpt {sentence}$"):
         evaluate(result.folder / "last.ckpt")
+    with pytest.raises(ValueError, match="gone"):
+        evaluate(result.folder / "last.ckpt", {"data.root": "gone"})
 
 
 @pytest.mark.parametrize("classes", ["ab", "abcd", "abd"])
@@ -154,6 +157,12 @@ def test_evaluate_does_not_depend_on_the_seed_of_the_process(run):
 @pytest.mark.parametrize("setting", ["data.holdout", "data.split", "data.dataset"])
 def test_evaluate_refuses_a_test_on_what_was_trained_on(run, setting):
     with pytest.raises(ValueError, match=f"{setting} cannot be changed"):
+        evaluate(run().folder / "last.ckpt", {setting: 1})
+
+
+@pytest.mark.parametrize("setting", ["optim.lr", "optim.epochs", "name", "runs", "patience"])
+def test_evaluate_refuses_what_changes_nothing(run, setting):
+    with pytest.raises(ValueError, match=f"^{setting} is for training and changes nothing in a test: leave it out$"):
         evaluate(run().folder / "last.ckpt", {setting: 1})
 
 
