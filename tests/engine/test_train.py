@@ -225,6 +225,13 @@ def test_train_outside_of_its_folder_is_refused_before_anything_is_written(cgnl,
     assert err.startswith("cgnl train: name = '../evil' must name a folder within runs, such as ")
 
 
+def test_train_names_a_folder_it_cannot_write_to(cgnl, tmp_path):
+    (tmp_path / "runs").touch()
+    status, out, err = cgnl("train", *options(runs=tmp_path / "runs"))
+    assert (status, out) == (2, "")
+    assert err == f"cgnl train: {tmp_path / 'runs' / 'run'} cannot be written to: Not a directory\n"
+
+
 def test_train_resume_takes_the_newest_run(run, monkeypatch):
     first = run()
     before = (first.folder / "last.ckpt").read_bytes()

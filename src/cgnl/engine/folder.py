@@ -18,7 +18,7 @@ import torch
 from ..extras import need
 from ..spelling import first_line
 from .config import Config, build, plain, read_recipe, to_yaml
-from .writing import remove_parts, write_text
+from .writing import make_folder, remove_parts, write_text
 
 log = logging.getLogger("cgnl")
 
@@ -105,7 +105,7 @@ def begin_folder(folder: Path, config: Config, repeat: str | None) -> None:
 
     ``repeat`` is the command that does it again.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     open_log(folder)
     remove_parts(folder)
     write_text(folder / "config.yaml", to_yaml(config))

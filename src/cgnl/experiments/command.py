@@ -7,7 +7,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from ..engine.writing import write_text
+from ..engine.writing import make_folder, write_text
 from ..extras import need
 from ..spelling import nearest
 from .plan import Reasons, durations, plan
@@ -131,7 +131,7 @@ def _tell(name: str, rows: Sequence[Row], runs: Sequence[Run], reasons: Reasons)
 def _keep(reasons: Reasons, rows: Sequence[Row], folder: Path) -> None:
     """Write down why rows cannot be run, for whoever reads the table."""
     path = folder / REASONS
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with FileLock(folder / ".tables.lock"):
         before = json.loads(path.read_text()) if path.exists() else {}
         names = {row.name for row in rows}
