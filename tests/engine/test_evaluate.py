@@ -61,9 +61,7 @@ def test_evaluate_refuses_other_classes(run, tmp_path, classes):
     write_pictures(tmp_path / "data")
     write_pictures(tmp_path / "other", classes)
     result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
-    with pytest.raises(
-        ValueError, match=rf"last\.ckpt knows 3 classes of images, which are not the {len(classes)} classes"
-    ):
+    with pytest.raises(ValueError, match=rf"last\.ckpt knows 3 classes of images, and not the {len(classes)} classes"):
         evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "other")})
 
 
@@ -71,7 +69,7 @@ def test_evaluate_refuses_videos_for_a_network_of_pictures(run, tmp_path):
     write_pictures(tmp_path / "data")
     write_frame_folders(tmp_path / "videos")
     result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
-    with pytest.raises(ValueError, match="3 classes of images, which are not the 3 classes of videos"):
+    with pytest.raises(ValueError, match="3 classes of images, and not the 3 classes of videos"):
         evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "videos")})
 
 
@@ -88,7 +86,7 @@ def test_evaluate_counts_what_it_cannot_read(run, tmp_path):
     (tmp_path / "data" / "test" / "b" / "3.png").write_bytes(b"")
     tested = evaluate(result.folder / "last.ckpt")
     assert tested["test"]["test_count"] == 23
-    assert tested["words"][-1].startswith("1 samples could not be read: ")
+    assert tested["words"][-1].startswith("1 sample could not be read: ")
     assert "b/3.png" in tested["words"][-1]
 
 

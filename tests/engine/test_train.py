@@ -425,7 +425,7 @@ def test_fitting_batch_takes_what_there_is_in_equal_shares(count, world, accumul
     assert fitting_batch(load(None, settings), count) == batch
 
 
-@pytest.mark.parametrize(("count", "world", "message"), [(24, 3, "does not divide"), (3, 4, "fewer than 4 shares")])
+@pytest.mark.parametrize(("count", "world", "message"), [(24, 3, "does not divide"), (3, 4, "divided into 4 shares")])
 def test_fitting_batch_refuses_unequal_shares(count, world, message):
     with pytest.raises(ValueError, match=message):
         fitting_batch(load(None, {"optim.batch_size": 8, "devices": world}), count)

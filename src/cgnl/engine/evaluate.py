@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.sources import Held
+from ..spelling import counted
 from .checkpoint import Trained, open_trained
 from .config import EMBEDDED, Config, build, merge, nested, plain
 from .datasets import Dataset, best_metric, dataset_name, open_dataset
@@ -91,8 +92,8 @@ def prepare(
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))
     if (dataset.classes, dataset.kind, dataset.ids) != (trained.classes, trained.kind, trained.ids):
         raise ValueError(
-            f"{checkpoint} knows {len(trained.classes)} classes of {trained.kind}, "
-            f"which are not the {len(dataset.classes)} classes of {dataset.kind} of {dataset.name}"
+            f"{checkpoint} knows {counted(len(trained.classes), 'class')} of {trained.kind}, "
+            f"and not the {counted(len(dataset.classes), 'class')} of {dataset.kind} of {dataset.name}"
         )
     trainer = make_trainer(config, logger=False, **trainer_options(dataset))
     at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
@@ -111,5 +112,5 @@ def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> 
     if test.trained.chosen and test.config.data.test_on == test.trained.config.data.test_on:
         words.append("this epoch was chosen by its result on these very samples; last.ckpt was not")
     if problems:
-        words.append(f"{len(problems)} samples could not be read: {sorted(problems)[0]}")
+        words.append(f"{counted(len(problems), 'sample')} could not be read: {sorted(problems)[0]}")
     return {"test": results, "words": words, "of": of, "metric": best_metric(dataset.kind)}

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..data.sources import Held
 from ..models import is_detector, is_video
+from ..spelling import counted
 from . import schedule
 from .answers import save_answers
 from .checkpoint import load_network, read
@@ -92,7 +93,8 @@ def train(
     check_machine(config)
     batch_size = fitting_batch(config, len(dataset.train))
     if len(dataset.test) < config.world:
-        raise ValueError(f"{len(dataset.test)} test samples are fewer than {config.world} processes")
+        few = counted(len(dataset.test), "test sample")
+        raise ValueError(f"there must be at least one test sample for each of {config.world} processes, not {few}")
     folder = run_folder(config, resume)
     try:
         console = start_log(first_process(), silent)
@@ -155,7 +157,7 @@ def _train(
     with shared(folder), _stopped_by(saver, trainer):
         trainer.fit(task, batches, tests, ckpt_path=last, weights_only=True)
     if trainer.global_step < epochs * steps_per_epoch:
-        log.info("stopped early: %d tests without a better result", config.patience or 0)
+        log.info("stopped early: %s without a better result", counted(config.patience or 0, "test"))
     if task.metric not in table.rows[-1]:
         trainer.validate(task, tests, verbose=False)
         table.note_test(trainer, task)
@@ -281,5 +283,5 @@ def fitting_batch(config: Config, count: int) -> int:
             f"optim.batch_size = {asked} does not divide into {config.world} devices x {config.optim.accumulate} parts"
         )
     if count < parts:
-        raise ValueError(f"{count} training samples are fewer than {parts} shares of a step")
+        raise ValueError(f"{counted(count, 'training sample')} cannot be divided into {parts} shares of a step")
     return min(asked, count // parts * parts)

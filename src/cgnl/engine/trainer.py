@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..extras import need
+from ..spelling import counted
 from .callbacks import WholeFiles
 from .config import Config
 from .together import Together
@@ -47,7 +48,7 @@ def check_machine(config: Config) -> str:
     gpus = torch.cuda.device_count()
     accelerator = ("gpu" if gpus else "cpu") if config.accelerator == "auto" else config.accelerator
     if accelerator == "gpu" and (config.devices or 1) > gpus:
-        raise ValueError(f"{config.devices or 1} GPUs are asked for, but there are {gpus}")
+        raise ValueError(f"{counted(config.devices or 1, 'GPU')} asked for, but there are {gpus}")
     return accelerator
 
 
