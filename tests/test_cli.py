@@ -1,3 +1,4 @@
+import errno
 import importlib.abc
 import importlib.metadata
 import json
@@ -157,6 +158,14 @@ def test_main_names_the_extra_of_a_command_that_imports_what_is_missing(run, hid
     hide("lightning")
     monkeypatch.setitem(COMMANDS, "eval", ("lightning.pytorch:Trainer", "do it"))
     assert run("eval") == (2, "", 'cgnl eval: this needs lightning: pip install "cgnl[train]"\n')
+
+
+def test_main_names_the_file_that_the_system_refuses(run, monkeypatch):
+    def refuse() -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", "ro/a.png")
+
+    monkeypatch.setattr("cgnl.models.table.models", refuse)
+    assert run("models") == (2, "", "cgnl models: ro/a.png cannot be read or written: Operation not permitted\n")
 
 
 def test_every_command_has_an_extra():

@@ -2,11 +2,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgnl.spelling import LONGEST, first_line, printable
+from cgnl.spelling import LONGEST, counted, first_line, printable
 
 
 def test_sentence_is_printed_as_it_is():
     assert printable("optim.lr = 3 must be below 1; é 🐦 /a b.png") == "optim.lr = 3 must be below 1; é 🐦 /a b.png"
+
+
+@pytest.mark.parametrize(
+    ("number", "thing", "words"),
+    [
+        (0, "run", "0 runs"),
+        (1, "run", "1 run"),
+        (2, "class", "2 classes"),
+        (1, "class", "1 class"),
+        (1200, "view", "1,200 views"),
+    ],
+)
+def test_counted_has_a_plural_for_all_but_one(number, thing, words):
+    assert counted(number, thing) == words
 
 
 def test_control_characters_are_spelt_out():

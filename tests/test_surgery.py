@@ -613,7 +613,8 @@ def test_placement_of_a_variant_is_that_of_its_resnet(variant, depth, blocks):
 
 @pytest.mark.parametrize("blocks", [0, 2, -1, 6])
 def test_placement_refuses_other_counts(blocks):
-    with pytest.raises(ValueError, match=rf"blocks = {blocks} is known for 'resnet50' \(only 1 or 5\): give after="):
+    elsewhere = "other places, names of modules, are given by after= in Python and by model.after= to cgnl train"
+    with pytest.raises(ValueError, match=rf"blocks = {blocks} is known for 'resnet50' \(only 1 or 5\): {elsewhere}$"):
         placement("resnet50", blocks)
 
 

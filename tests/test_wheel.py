@@ -82,5 +82,5 @@ def test_wheel_trains_predicts_and_exports_from_another_folder(wheel, tmp_path):
     assert "test: top-1" in done.stdout
     assert done.stdout.count("%  ") == 4  # a class for each picture
     assert "model.safetensors and model.json written" in done.stdout
-    assert "20 runs are left" in done.stdout
+    assert "still to do: 20 runs, about" in done.stdout
     assert {file.name for file in away.iterdir()} >= {"runs", "model.safetensors", "model.json", "page.html"}

@@ -94,10 +94,17 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except (ValueError, OSError, ImportError) as error:
         missing = isinstance(error, ModuleNotFoundError)
-        said = with_extra(error, extra_of(command)) if missing else error
+        said = with_extra(error, extra_of(command)) if missing else in_words(error)
         print(f"cgnl {command}: {printable(said)}", file=sys.stderr)
         return 2
     return 0
+
+
+def in_words(error: Exception) -> str:
+    """What an error says; one of the system's without its number, and with the file first."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename} cannot be read or written: {error.strerror}"
+    return str(error)
 
 
 def run(command: str, arguments: list[str]) -> None:

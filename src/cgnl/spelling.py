@@ -1,4 +1,4 @@
-"""What a misspelt name was meant to be, and how the words of strangers are printed."""
+"""What a misspelt name was meant to be, how things are counted, and how the words of strangers are printed."""
 
 import difflib
 from collections.abc import Iterable
@@ -13,6 +13,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     whole = {k.rpartition(".")[2]: k for k in reversed(known)} | {k: k for k in known}
     close = difflib.get_close_matches(name, whole, n=1, cutoff=0.5)
     return f"; did you mean {whole[close[0]]}?" if close else f"; there is {', '.join(known)}"
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 class``, ``2 classes``, ``1,000 runs``."""
+    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
+    return f"{number:,} {thing}{ending}"
 
 
 def printable(text: object) -> str:

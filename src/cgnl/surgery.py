@@ -36,6 +36,8 @@ FIVE_BLOCKS = {
 }
 """Two blocks in res3 and three in res4, by depth. Other code bases place them differently."""
 
+ELSEWHERE = "other places, names of modules, are given by after= in Python and by model.after= to cgnl train"
+
 
 def insert(
     model: Model,
@@ -152,13 +154,13 @@ def placement(name: str, blocks: int = 1) -> list[str]:
     match = re.fullmatch(r"(?:(?:c2d|i3d)_|(maskrcnn)_)?resnet(\d+)(?(1)_(?:fpn|c4))(?:_caffe)?", name)
     depth, within = (int(match[2]), "backbone.body." if match[1] else "") if match else (0, "")
     if depth not in STAGES:
-        raise ValueError(f"no placement is known for {name!r}: give after=, the names of modules in the network")
+        raise ValueError(f"no placement is known for {name!r}: {ELSEWHERE}")
     if blocks == 1:
         return [f"{within}layer3.{STAGES[depth][2] - 2}"]
     if blocks == 5 and depth in FIVE_BLOCKS:
         return [f"{within}{layer}.{index}" for layer, places in FIVE_BLOCKS[depth].items() for index in places]
     known = "1 or 5" if depth in FIVE_BLOCKS else "1"
-    raise ValueError(f"no placement of blocks = {blocks} is known for {name!r} (only {known}): give after= instead")
+    raise ValueError(f"no placement of blocks = {blocks} is known for {name!r} (only {known}): {ELSEWHERE}")
 
 
 class _Call:

@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -181,6 +182,26 @@ def test_read_refuses_other_saved_things(tmp_path, content):
     torch.save(content, tmp_path / "a.ckpt")
     with pytest.raises(ValueError, match=r"a\.ckpt is no checkpoint of cgnl train"):
         read(tmp_path / "a.ckpt")
+
+
+def test_read_names_a_checkpoint_in_a_folder(tmp_path):
+    with pytest.raises(ValueError, match=r" is a folder without a checkpoint \(\.ckpt\)$"):
+        read(tmp_path)
+    for name in ("last.ckpt", "best.ckpt"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=r" is a folder: name a checkpoint, such as .*best\.ckpt$"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "model.safetensors", "folder/config.json"])
+def test_read_says_what_can_be_done_with_an_export(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+    path = path.parent if path.suffix == ".json" else path
+    sentence = "is an export and no checkpoint (.ckpt); cgnl predict also reads .onnx, which cgnl export best.ckpt "
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{path} {sentence}')}"):
+        read(path)
 
 
 def test_read_names_a_file_that_is_not_there(tmp_path):

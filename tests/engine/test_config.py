@@ -284,6 +284,17 @@ def test_load_refuses_what_is_no_share(name, value):
     load(None, {name: 0.0})
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../run", "a/../../run", "/run", "a\0b", "a\nb", "a" * 300, "é" * 150])
+def test_load_refuses_a_name_that_is_no_folder_within_runs(name):
+    sentence = f"name = {name!r} must name a folder within runs, such as birds or birds/first"
+    assert refused(load, None, {"name": name}) == sentence
+
+
+@pytest.mark.parametrize("name", ["run", "a/b", "lr=0.1", "CUB ünï run", "..run", "a" * 200])
+def test_load_takes_any_other_name(name):
+    assert load(None, {"name": name}).name == name
+
+
 @pytest.mark.parametrize("area", [(0.0, 1.0), (-0.5, 1.0), (1.0, 0.5)], ids=str)
 def test_load_refuses_an_area_that_is_none(area):
     assert refused(load, None, {"data.area": list(area)}) == f"data.area = {area} must be a small and a large share"

@@ -147,7 +147,7 @@ def test_run_leaves_what_a_run_leaves(find):
     assert summary["test_count"] == 5
     log = (result.folder / "log.txt").read_text()
     assert "8 pictures to train on, 5 to test on, 2 classes" in log
-    assert "1 training pictures have no objects: they are left out of the training" in log
+    assert "1 training picture without objects: left out of the training" in log
     assert "test: average precision on 5 pictures" in log
     trained = open_trained(result.folder / "last.ckpt")
     assert (trained.classes, trained.ids, trained.kind) == (("red", "blue"), (4, 9), "objects")

@@ -49,8 +49,11 @@ def test_evaluate_finds_the_data_elsewhere(run, tmp_path):
     result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
     shutil.move(tmp_path / "data", tmp_path / "moved")
     assert evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "moved")})["test"] == result.test
-    with pytest.raises(ValueError, match=str(tmp_path / "data")):
+    sentence = f"was trained on {tmp_path / 'data'}, which is not here: data.root=FOLDER says where it is"
+    with pytest.raises(ValueError, match=f"last.ckpt {sentence}$"):
         evaluate(result.folder / "last.ckpt")
+    with pytest.raises(ValueError, match="gone"):
+        evaluate(result.folder / "last.ckpt", {"data.root": "gone"})
 
 
 @pytest.mark.parametrize("classes", ["ab", "abcd", "abd"])
@@ -58,9 +61,7 @@ def test_evaluate_refuses_other_classes(run, tmp_path, classes):
     write_pictures(tmp_path / "data")
     write_pictures(tmp_path / "other", classes)
     result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
-    with pytest.raises(
-        ValueError, match=rf"last\.ckpt knows 3 classes of images, which are not the {len(classes)} classes"
-    ):
+    with pytest.raises(ValueError, match=rf"last\.ckpt knows 3 classes of images, and not the {len(classes)} classes"):
         evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "other")})
 
 
@@ -68,7 +69,7 @@ def test_evaluate_refuses_videos_for_a_network_of_pictures(run, tmp_path):
     write_pictures(tmp_path / "data")
     write_frame_folders(tmp_path / "videos")
     result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
-    with pytest.raises(ValueError, match="3 classes of images, which are not the 3 classes of videos"):
+    with pytest.raises(ValueError, match="3 classes of images, and not the 3 classes of videos"):
         evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "videos")})
 
 
@@ -85,7 +86,7 @@ def test_evaluate_counts_what_it_cannot_read(run, tmp_path):
     (tmp_path / "data" / "test" / "b" / "3.png").write_bytes(b"")
     tested = evaluate(result.folder / "last.ckpt")
     assert tested["test"]["test_count"] == 23
-    assert tested["words"][-1].startswith("1 samples could not be read: ")
+    assert tested["words"][-1].startswith("1 sample could not be read: ")
     assert "b/3.png" in tested["words"][-1]
 
 
@@ -154,6 +155,12 @@ def test_evaluate_does_not_depend_on_the_seed_of_the_process(run):
 @pytest.mark.parametrize("setting", ["data.holdout", "data.split", "data.dataset"])
 def test_evaluate_refuses_a_test_on_what_was_trained_on(run, setting):
     with pytest.raises(ValueError, match=f"{setting} cannot be changed"):
+        evaluate(run().folder / "last.ckpt", {setting: 1})
+
+
+@pytest.mark.parametrize("setting", ["optim.lr", "optim.epochs", "name", "runs", "patience"])
+def test_evaluate_refuses_what_changes_nothing(run, setting):
+    with pytest.raises(ValueError, match=f"^{setting} is for training and changes nothing in a test: leave it out$"):
         evaluate(run().folder / "last.ckpt", {setting: 1})
 
 

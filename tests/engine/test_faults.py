@@ -118,7 +118,7 @@ def test_train_stops_at_the_first_broken_picture_when_told(train, data, split):
     path.write_bytes(b"")
     status, _, err = train(data, data__bad_limit=0)
     assert status == 2
-    assert one_sentence(err).startswith("1 samples cannot be read, which is more than data.bad_limit = 0; one is: ")
+    assert one_sentence(err).startswith("1 sample cannot be read, which is more than data.bad_limit = 0; one is: ")
     assert str(path) in err
 
 

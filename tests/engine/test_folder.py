@@ -3,13 +3,23 @@
 import json
 import logging
 import os
+import warnings
 from importlib import metadata
 
 import pytest
 import torch
 
 from cgnl.engine.config import load, plain
-from cgnl.engine.folder import STARTED_IN, check_same, environment, open_log, run_folder, shared, start_log
+from cgnl.engine.folder import (
+    STARTED_IN,
+    check_same,
+    environment,
+    open_log,
+    run_folder,
+    shared,
+    start_log,
+    warnings_as_sentences,
+)
 
 
 @pytest.fixture
@@ -44,6 +54,17 @@ def test_run_folder_resume_takes_the_newest_by_number(begin):
     for _ in range(10):
         begin()
     assert begin(resume=True) == "run-10"
+
+
+@pytest.mark.parametrize(
+    ("ended", "taken"), [((), "run-3"), ((3,), "run-2"), ((2,), "run-3"), ((2, 3), "run"), ((1, 2, 3), "run-3")]
+)
+def test_run_folder_resume_takes_the_newest_that_has_not_ended(begin, tmp_path, ended, taken):
+    for number in (1, 2, 3):
+        name = begin()
+        if number in ended:
+            (tmp_path / "runs" / name / "results.json").touch()
+    assert begin(resume=True) == taken
 
 
 def test_run_folder_resume_without_a_run_begins_one(begin):
@@ -162,6 +183,13 @@ def test_start_log_twice_says_things_once(capsys):
     start_log(first=True)
     logging.getLogger("cgnl").info("hello")
     assert capsys.readouterr().out == "hello\n"
+
+
+def test_warnings_as_sentences_are_said_without_the_code_they_come_from(capsys):
+    start_log(first=True)
+    with warnings_as_sentences():
+        warnings.warn("one sample is few\nand more", stacklevel=1)
+    assert tuple(capsys.readouterr()) == ("one sample is few\n", "")
 
 
 def test_start_log_of_another_process_says_nothing(capsys):

@@ -1,10 +1,12 @@
 """Settings become the network that they say."""
 
 import pytest
+import torch
 
 from cgnl import kernels
 from cgnl.engine.config import load
-from cgnl.engine.network import build_network
+from cgnl.engine.datasets import view_in_training
+from cgnl.engine.network import build_network, check_input
 from cgnl.surgery import inserted
 from tests.engine.conftest import Tiny
 
@@ -51,3 +53,27 @@ def test_build_network_makes_a_kernel_of_its_name_and_arguments(kernel, expected
 def test_build_network_refuses_what_there_is_not(settings, message):
     with pytest.raises(ValueError, match=message):
         build_network(load(None, settings).model, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "samples", "sentence"),
+    [
+        ({"model.name": "c2d_resnet18", "data.frames": 4}, "videos", 0, "4 x 32 x 32: make data.frames larger"),
+        ({"model.name": "resnet18"}, "images", 1, "1 x 32 x 32, .*: make optim.batch_size or data.size larger"),
+        ({"model.name": "resnet18"}, "videos", 2, "32 x 32 x 32: Expected"),
+    ],
+)
+def test_check_input_names_the_setting_to_change(settings, kind, samples, sentence):
+    config = load(None, {"data.root": "pictures", "data.size": 32, **settings})
+    with torch.device("meta"):
+        outline = build_network(config.model, 3)
+    with pytest.raises(ValueError, match=rf"^{config.model.name} cannot .*{sentence}"):
+        check_input(outline, config.model.name, view_in_training(config.data), kind, samples)
+
+
+@pytest.mark.parametrize(("size", "samples"), [(32, 0), (32, 2), (64, 1)])
+def test_check_input_lets_norms_see_more_than_one_value(size, samples):
+    config = load(None, {"data.root": "pictures", "data.size": size})
+    with torch.device("meta"):
+        outline = build_network(config.model, 3)
+    check_input(outline, "resnet18", view_in_training(config.data), "images", samples)

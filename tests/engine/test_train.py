@@ -201,10 +201,35 @@ def test_train_writes_results(run):
     assert summary == {**result.test, "best_top1": result.best, "unreadable": 0, "seconds": result.seconds}
 
 
+def test_train_ends_with_a_command_that_a_shell_reads(run):
+    folder = run(name="CUB ünï run").folder
+    line = next(line for line in (folder / "log.txt").read_text().splitlines() if "try it: " in line)
+    assert shlex.split(line.partition("try it: ")[2]) == ["cgnl", "predict", str(folder / "best.ckpt"), "PICTURE"]
+
+
 def test_train_never_writes_over_another_run(run):
     first, second, third = run(seed=1), run(seed=2), run(seed=3)
     assert [r.folder.name for r in (first, second, third)] == ["run", "run-2", "run-3"]
     assert not same(weights(first.folder / "last.ckpt"), weights(second.folder / "last.ckpt"))
+
+
+def test_train_in_a_folder_of_a_folder(run, tmp_path):
+    assert [run(name="a/b").folder for _ in range(2)] == [tmp_path / "a" / "b", tmp_path / "a" / "b-2"]
+    logs = [(tmp_path / "a" / name / "log.txt").read_text() for name in ("b", "b-2")]
+    assert [f"there is a run {tmp_path / 'a' / 'b'} already" in text for text in logs] == [False, True]
+
+
+def test_train_outside_of_its_folder_is_refused_before_anything_is_written(cgnl, tmp_path):
+    status, out, err = cgnl("train", *options(runs=tmp_path / "runs", name="../evil"))
+    assert (status, out, list(tmp_path.iterdir())) == (2, "", [])
+    assert err.startswith("cgnl train: name = '../evil' must name a folder within runs, such as ")
+
+
+def test_train_names_a_folder_it_cannot_write_to(cgnl, tmp_path):
+    (tmp_path / "runs").touch()
+    status, out, err = cgnl("train", *options(runs=tmp_path / "runs"))
+    assert (status, out) == (2, "")
+    assert err == f"cgnl train: {tmp_path / 'runs' / 'run'} cannot be written to: Not a directory\n"
 
 
 def test_train_resume_takes_the_newest_run(run, monkeypatch):
@@ -214,7 +239,11 @@ def test_train_resume_takes_the_newest_run(run, monkeypatch):
         patch.setattr(Classification, "training_step", dying(Classification.training_step, 5))
         with pytest.raises(Death):
             run()
-    assert run(resume=True).folder.name == "run-2"
+    second = run(resume=True).folder
+    assert second.name == "run-2"
+    assert (
+        f"newest run of this name with these settings, stopped ones first: {second}" in (second / "log.txt").read_text()
+    )
     assert (first.folder / "last.ckpt").read_bytes() == before
 
 
@@ -264,6 +293,8 @@ def test_train_resume_of_a_finished_run_changes_nothing(run, settings):
     assert same(weights(again.folder / "last.ckpt"), before)
     assert table(again.folder) == rows
     assert (again.test, again.best) == (first.test, first.best)
+    assert again.seconds == first.rows[-1]["seconds"]
+    assert f"it has ended already, at step {first.rows[-1]['step']}: " in (again.folder / "log.txt").read_text()
 
 
 def test_train_resume_of_a_run_that_ran_out_of_patience_changes_nothing(run):
@@ -394,7 +425,7 @@ def test_fitting_batch_takes_what_there_is_in_equal_shares(count, world, accumul
     assert fitting_batch(load(None, settings), count) == batch
 
 
-@pytest.mark.parametrize(("count", "world", "message"), [(24, 3, "does not divide"), (3, 4, "fewer than 4 shares")])
+@pytest.mark.parametrize(("count", "world", "message"), [(24, 3, "does not divide"), (3, 4, "divided into 4 shares")])
 def test_fitting_batch_refuses_unequal_shares(count, world, message):
     with pytest.raises(ValueError, match=message):
         fitting_batch(load(None, {"optim.batch_size": 8, "devices": world}), count)

@@ -12,14 +12,14 @@ from tests.engine.conftest import weights
 
 def test_make_trainer_refuses_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="1 GPUs are asked for, but there are 0"):
+    with pytest.raises(ValueError, match="1 GPU asked for, but there are 0"):
         make_trainer(load(None, {"accelerator": "gpu"}))
 
 
 def test_make_trainer_refuses_more_gpus_than_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ValueError, match="3 GPUs are asked for, but there are 2"):
+    with pytest.raises(ValueError, match="3 GPUs asked for, but there are 2"):
         make_trainer(load(None, {"accelerator": "gpu", "devices": 3}))
 
 

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from cgnl.engine.writing import remove_parts, write_csv, write_text
+from cgnl.engine.writing import make_folder, remove_parts, write_csv, write_text
 
 
 def test_write_csv_can_be_read_back(tmp_path):
@@ -34,3 +34,11 @@ def test_remove_parts_leaves_whole_files(tmp_path):
         (tmp_path / name).touch()
     remove_parts(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.part", "last.ckpt"]
+
+
+def test_make_folder_names_one_that_cannot_be_written_to(tmp_path):
+    make_folder(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"file/b cannot be written to: Not a directory$"):
+        make_folder(tmp_path / "file" / "b")

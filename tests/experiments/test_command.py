@@ -19,8 +19,8 @@ def test_reproduce_fills_a_table(cgnl, tmp_path):
     command = ("reproduce", "toy", "--seeds", 2, "-o", tmp_path / "out")
     status, out, err = cgnl(*command)
     assert (status, err) == (0, "")
-    assert "toy_cgnl  0 of 2 runs have ended" in out
-    assert "6 runs are left: about" in out
+    assert "toy_cgnl  0 of 2 runs ended" in out
+    assert "still to do: 6 runs, about" in out
     assert "6 of 6: with a residual block, seed 1: top1" in out
     names = {path.name for path in (tmp_path / "out").iterdir() if path.is_file() and not path.name.startswith(".")}
     assert names == {"toy.md", "toy.csv", "toy_pairs.csv", "toy.png", "not_run.json"}
@@ -30,7 +30,7 @@ def test_reproduce_fills_a_table(cgnl, tmp_path):
     before = (tmp_path / "out" / "toy.md").read_text()
     assert "its mean" in before  # the attention was asked about
     status, out, _ = cgnl(*command)
-    assert "toy_cgnl  2 of 2 runs have ended" in out
+    assert "toy_cgnl  2 of 2 runs ended" in out
     assert "left" not in out
     assert (tmp_path / "out" / "toy.md").read_text() == before
     status, _, err = cgnl(*command, "optim.lr=0.3")
@@ -40,7 +40,7 @@ def test_reproduce_fills_a_table(cgnl, tmp_path):
 def test_reproduce_dry_runs_nothing(cgnl, tmp_path):
     status, out, _ = cgnl("reproduce", "toy", "--dry", "--rows", "toy*l", "--output", tmp_path)
     assert status == 0
-    assert "5 runs are left: about" in out
+    assert "still to do: 5 runs, about" in out
     assert not any(path.is_dir() for path in tmp_path.iterdir())
 
 
@@ -94,7 +94,7 @@ def test_reproduce_fills_documents(cgnl, tmp_path):
     document = Path(tmp_path) / "doc.md"
     document.write_text(f"<!-- cgnl reproduce cub in {tmp_path} -->\n<!-- end -->\n")
     status, out, _ = cgnl("reproduce", "--fill", document)
-    assert (status, out.strip()) == (0, f"{document}: 1 tables written anew")
+    assert (status, out.strip()) == (0, f"{document}: 1 table written anew")
     assert "85.14" in document.read_text()
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ..models import is_video
 from ..ops.kernels import BY_NAME, Dot, Kernel
-from ..spelling import nearest
+from ..spelling import counted, nearest
 from ..surgery import placement
 
 Mode = Literal["forward", "train"]
@@ -151,7 +151,9 @@ def read_device(text: str) -> torch.device:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise ValueError(f"device must be auto, cpu, cuda or cuda:1 and the like, got {text!r}")
     if text != "cpu" and int(text.partition(":")[2] or 0) >= torch.cuda.device_count():
-        raise ValueError(f"there is no {text} here: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs")
+        raise ValueError(
+            f"there is no {text} here: torch {torch.__version__} sees {counted(torch.cuda.device_count(), 'GPU')}"
+        )
     return torch.device(text)
 
 

@@ -68,7 +68,8 @@ class Table(Clock):
         self.file = folder / "metrics.csv"
         self.rows: list[dict[str, Any]] = []
         self.seconds = 0.0
-        self._samples, self._began, self._since = 0, 0.0, 0.0
+        self._samples, self._began = 0, 0.0
+        self._since: float | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
         self._samples = 0
@@ -113,9 +114,10 @@ class Table(Clock):
         self.tell(trainer)
 
     def pass_time(self) -> float:
-        """Count the seconds since the last time, over all sessions of the run, and return the clock."""
+        """Count the seconds since the last time, if there was one, over all sessions of the run; return the clock."""
         now = time.perf_counter()
-        self.seconds, self._since = self.seconds + now - self._since, now
+        self.seconds += 0.0 if self._since is None else now - self._since
+        self._since = now
         return now
 
     def tell(self, trainer: pl.Trainer) -> None:

@@ -18,6 +18,8 @@ from .writing import whole_file
 
 PREFIX = "network."
 """Of the network's entries among the weights."""
+EXPORTED = (".onnx", ".pt2", ".safetensors")
+"""What ``cgnl export`` writes; a folder of its has a ``config.json``."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,17 @@ def write(checkpoint: Mapping[str, Any], path: Path) -> None:
 
 def read(path: Path | str) -> dict[str, Any]:
     """A checkpoint of ours, without running anything in it."""
-    if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder: name a checkpoint, such as {Path(path) / 'best.ckpt'}")
-    if not Path(path).is_file():
+    path = Path(path)
+    if path.exists() and (path.suffix in EXPORTED or (path / "config.json").is_file()):
+        also = "cgnl predict also reads .onnx, which cgnl export best.ckpt model.onnx writes"
+        raise ValueError(f"{path} is an export and no checkpoint (.ckpt); {also}")
+    if path.is_dir():
+        inside = sorted(path.glob("*.ckpt"))
+        hint = f": name a checkpoint, such as {inside[0]}" if inside else " without a checkpoint (.ckpt)"
+        raise ValueError(f"{path} is a folder{hint}")
+    if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    Path(path).open("rb").close()  # one that cannot be read is the system's to explain
+    path.open("rb").close()  # one that cannot be read is the system's to explain
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # there is no end to what a broken file makes it raise

@@ -160,7 +160,8 @@ class Config:
     paper: Paper | None = None
     """What the paper reports, if this is a row of one of its tables."""
     name: str | None = None
-    """Of the run's folder. If not given: made from dataset, network and block."""
+    """Of the run's folder, within runs; a/b is a folder in a folder. If not given: made from dataset, network and
+    block."""
     runs: str = "runs"
     """Folder of all runs."""
     seed: int = 0
@@ -355,6 +356,8 @@ def check(config: Config) -> Config:
     for name, value in given(_SHARES):
         if not 0 <= value < 1:
             raise ValueError(f"{name} = {value} must be at least 0 and below 1")
+    if config.name is not None and not _is_name(config.name):
+        raise ValueError(f"name = {config.name!r} must name a folder within runs, such as birds or birds/first")
     if config.paper is not None and config.paper.top1 is None and config.paper.box_ap is None:
         raise ValueError("paper.top1 or paper.box_ap is missing")
     if not 0 < config.data.area[0] <= config.data.area[1]:
@@ -362,6 +365,15 @@ def check(config: Config) -> Config:
     return config
 
 
+def _is_name(name: str) -> bool:
+    """Whether it names a folder, or a folder in a folder, that stays where it is put."""
+    parts = Path(name).parts
+    inside = bool(parts) and not Path(name).is_absolute() and ".." not in parts
+    return inside and name.isprintable() and max(len(part.encode()) for part in parts) <= LONGEST_NAME
+
+
+LONGEST_NAME = 200
+"""Bytes of a folder's name. File systems take 255, and a number may follow it."""
 _POSITIVE = (
     *("data.size", "data.samples", "data.limit", "data.frames", "data.stride", "data.test_clips", "data.test_crops"),
     *("data.test_size", "data.test_short_side", "data.long_side"),

@@ -10,7 +10,7 @@ from ..data.index import Index, Kind, Scene
 from ..data.loading import View
 from ..data.readers import READERS
 from ..data.sources import Drawn, Files, at_most, hold_out
-from ..spelling import nearest
+from ..spelling import counted, nearest
 from .config import EMBEDDED, Data
 
 TRAIN_SEED, TEST_SEED, VALIDATION_SEED = 0, 1, 2
@@ -99,7 +99,7 @@ def _with_objects(name: str, index: Index, problems: list[str]) -> Dataset:
         if not scenes:
             raise ValueError(f"no picture of {name} has an object to {split} on")
     if empty := len(index.splits["train"]) - len(filled["train"]):
-        problems.append(f"{empty:,} training pictures have no objects: they are left out of the training")
+        problems.append(f"{counted(empty, 'training picture')} without objects: left out of the training")
     return Dataset(name, index.classes, index.kind, filled["train"], index.splits["test"], tuple(problems), index.ids)
 
 

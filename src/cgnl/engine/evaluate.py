@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ..data.sources import Held
+from ..spelling import counted
 from .checkpoint import Trained, open_trained
-from .config import Config, build, merge, nested, plain
-from .datasets import Dataset, best_metric, open_dataset
+from .config import EMBEDDED, Config, build, merge, nested, plain
+from .datasets import Dataset, best_metric, dataset_name, open_dataset
 from .loaders import Loaders
 from .train import make_task, trainer_options
 from .words import NAMES, describe
+
+TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard", "paper")
+"""Settings that say nothing about a test; of ``optim``, only the size of a step does."""
 
 
 def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
@@ -75,15 +79,21 @@ def prepare(
     if "model" in overrides or fixed:
         name = f"data.{fixed[0]}" if fixed else "model"
         raise ValueError(f"{name} cannot be changed: the test would not be that of the network that was trained")
+    useless = [f"optim.{name}" for name in overrides.get("optim", {}) if name not in ("batch_size", "accumulate")]
+    if useless := [*useless, *(name for name in TRAINING if name in overrides)]:
+        raise ValueError(f"{useless[0]} is for training and changes nothing in a test: leave it out")
     trained = open_trained(checkpoint)
     machine = {"devices": None, "nodes": 1, "accelerator": "auto", "data": {"workers": None, "cache": "none"}}
     config = build(merge(merge(plain(trained.config), machine), overrides))
+    root = config.data.root if dataset_name(config.data) not in EMBEDDED else None
+    if root is not None and not Path(root).exists() and "root" not in overrides.get("data", {}):
+        raise ValueError(f"{checkpoint} was trained on {root}, which is not here: data.root=FOLDER says where it is")
     dataset = open_dataset(config.data)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))
     if (dataset.classes, dataset.kind, dataset.ids) != (trained.classes, trained.kind, trained.ids):
         raise ValueError(
-            f"{checkpoint} knows {len(trained.classes)} classes of {trained.kind}, "
-            f"which are not the {len(dataset.classes)} classes of {dataset.kind} of {dataset.name}"
+            f"{checkpoint} knows {counted(len(trained.classes), 'class')} of {trained.kind}, "
+            f"and not the {counted(len(dataset.classes), 'class')} of {dataset.kind} of {dataset.name}"
         )
     trainer = make_trainer(config, logger=False, **trainer_options(dataset))
     at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
@@ -102,5 +112,5 @@ def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> 
     if test.trained.chosen and test.config.data.test_on == test.trained.config.data.test_on:
         words.append("this epoch was chosen by its result on these very samples; last.ckpt was not")
     if problems:
-        words.append(f"{len(problems)} samples could not be read: {sorted(problems)[0]}")
+        words.append(f"{counted(len(problems), 'sample')} could not be read: {sorted(problems)[0]}")
     return {"test": results, "words": words, "of": of, "metric": best_metric(dataset.kind)}

@@ -15,6 +15,7 @@ from ..data.index import UnreadableError
 from ..extras import need
 from .checkpoint import Trained
 from .detection import coco_results, set_size
+from .writing import make_folder
 
 SURE = 0.5
 """Lowest score with which an object is named on the screen and drawn."""
@@ -89,7 +90,7 @@ def json(results: Iterator[Finding]) -> list[str]:
 
 def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
     """The same, each picture drawn into the folder as a PNG."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     written: set[Path] = set()
     for r in results:
         if r.pixels is not None:

@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -15,8 +16,9 @@ from typing import Any
 import torch
 
 from ..extras import need
+from ..spelling import first_line
 from .config import Config, build, plain, read_recipe, to_yaml
-from .writing import remove_parts, write_text
+from .writing import make_folder, remove_parts, write_text
 
 log = logging.getLogger("cgnl")
 
@@ -35,7 +37,11 @@ MAY_CHANGE = {
 
 
 def run_folder(config: Config, resume: bool) -> Path:
-    """The folder of the run; no run is ever written over another."""
+    """The folder of the run; no run is ever written over another.
+
+    To resume is to go on with the newest run of the name that has these settings and has not ended. Where all have
+    ended it is the newest of them, and where none has these settings the newest of all, which says what differs.
+    """
     if STARTED_IN in os.environ:
         return Path(os.environ[STARTED_IN])
     folder = Path(config.runs) / str(config.name)
@@ -45,7 +51,8 @@ def run_folder(config: Config, resume: bool) -> Path:
     begun = sorted((f for f in same if (f / "config.yaml").exists()), key=_number)
     if resume:
         fitting = [f for f in begun if _begun_with(f, config)]
-        return [folder, *begun, *fitting][-1]
+        stopped = [f for f in fitting if not (f / "results.json").exists()]
+        return [folder, *begun, *fitting, *stopped][-1]
     if begun and rank is None:
         return folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
     if folder in begun and rank == "0":
@@ -98,7 +105,7 @@ def begin_folder(folder: Path, config: Config, repeat: str | None) -> None:
 
     ``repeat`` is the command that does it again.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     open_log(folder)
     remove_parts(folder)
     write_text(folder / "config.yaml", to_yaml(config))
@@ -142,6 +149,14 @@ def open_log(folder: Path) -> None:
         handler.close()
         log.removeHandler(handler)
     log.addHandler(file)
+
+
+@contextmanager
+def warnings_as_sentences() -> Iterator[None]:
+    """Say warnings as everything else is said, without the line of code that they come from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: log.warning("%s", first_line(message))
+        yield
 
 
 def stop_log() -> None:

@@ -1,6 +1,7 @@
 """From settings to a network."""
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from .config import Model
 KERNELS: dict[str, Callable[..., Kernel]] = {**BY_NAME, "taylor": Taylor}
 DRAWN = 64
 """Side of embedded pictures, which are seen as they are."""
+AMPLE = {"data.frames": 32, "data.size": 224}
+"""What every network can take."""
 
 
 def block_options(model: Model) -> dict[str, Any]:
@@ -55,15 +58,37 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
     return network
 
 
-def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind) -> None:
-    """Refuse clips and pictures that a network on the meta device cannot take, without computing anything."""
+def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind, samples: int = 0) -> None:
+    """Refuse clips and pictures that a network on the meta device cannot take, without computing anything.
+
+    Where it is to be trained, ``samples`` are those that its norms see at once.
+    """
     if kind == "objects":
         return
-    side = view.size or DRAWN
-    shape = (view.frames, side, side) if kind == "videos" else (side, side)
+    sizes = {"data.frames": view.frames} if kind == "videos" else {}
+    sizes |= {"data.size": view.size or DRAWN}
+    shape = " x ".join(map(str, _shape(sizes)))
+    if error := _refusal(outline.eval(), 1, sizes):
+        larger = [n for n in sizes if view.size and not _refusal(outline, 1, sizes | {n: AMPLE[n]})]
+        reason = f"make {' or '.join(larger)} larger" if larger else first_line(error)
+        raise ValueError(f"{name} cannot take {shape}: {reason}")
+    if samples and _refusal(outline.train(), samples, sizes):
+        raise ValueError(
+            f"{name} cannot be trained on {samples} x {shape}, of which norms see one value of a channel: "
+            "make optim.batch_size or data.size larger"
+        )
+
+
+def _refusal(outline: nn.Module, samples: int, sizes: Mapping[str, int]) -> Exception | None:
+    """What a network on the meta device says against samples of these sizes, if anything."""
     try:
-        with torch.no_grad():
-            outline.eval()(torch.empty(1, 3, *shape, device="meta"))
-    except RuntimeError as error:
-        size = " x ".join(map(str, shape))
-        raise ValueError(f"{name} cannot take {size}: {first_line(error)}") from None
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            outline(torch.empty(samples, 3, *_shape(sizes), device="meta"))
+    except (RuntimeError, ValueError) as error:
+        return error
+    return None
+
+
+def _shape(sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """[frames,] height and width."""
+    return (*sizes.values(), sizes["data.size"])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..data.loading import AS_THEY_ARE
 from ..extras import need
-from ..spelling import first_line
+from ..spelling import counted, first_line
 from .checkpoint import Trained, described
 from .datasets import view_in_test
 
@@ -37,7 +37,7 @@ class OnnxNetwork(nn.Module):
             raise ValueError(f"the ONNX file cannot take {size}: {first_line(error)}") from None
         logits = found[0] if len(found) == 1 else None
         if not isinstance(logits, np.ndarray) or logits.shape != (len(x), self.classes) or logits.dtype.kind != "f":
-            raise ValueError(f"the ONNX file does not give a number for each of its {self.classes} classes")
+            raise ValueError(f"the ONNX file does not give a number for each of its {counted(self.classes, 'class')}")
         return torch.from_numpy(logits)
 
 

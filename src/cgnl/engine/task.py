@@ -14,6 +14,7 @@ from ..data.loading import Batch
 from ..data.scenes import SceneBatch
 from ..data.transforms import network_input
 from ..models.weights import CLASSIFIERS
+from ..spelling import counted
 from ..surgery import inserted
 from . import processes, schedule
 from .answers import Answer
@@ -157,7 +158,7 @@ class Task(Watched):
         """Stop when too many samples are unreadable."""
         if len(self.problems) > self.config.data.bad_limit:
             raise ValueError(
-                f"{len(self.problems)} samples cannot be read, which is more than data.bad_limit = "
+                f"{counted(len(self.problems), 'sample')} cannot be read, which is more than data.bad_limit = "
                 f"{self.config.data.bad_limit}; one is: {sorted(self.problems)[0]}"
             )
 

@@ -14,12 +14,13 @@ from torch import nn
 
 from ..data.sources import Held
 from ..models import is_detector, is_video
+from ..spelling import counted
 from . import schedule
 from .answers import save_answers
 from .checkpoint import load_network, read
 from .config import EMBEDDED, Config, Data, load
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training
-from .folder import begin_folder, check_same, run_folder, shared, start_log, stop_log
+from .folder import begin_folder, check_same, run_folder, shared, start_log, stop_log, warnings_as_sentences
 from .loaders import Loaders
 from .network import build_network, check_input
 from .report.command import try_to_report
@@ -92,11 +93,12 @@ def train(
     check_machine(config)
     batch_size = fitting_batch(config, len(dataset.train))
     if len(dataset.test) < config.world:
-        raise ValueError(f"{len(dataset.test)} test samples are fewer than {config.world} processes")
+        few = counted(len(dataset.test), "test sample")
+        raise ValueError(f"there must be at least one test sample for each of {config.world} processes, not {few}")
     folder = run_folder(config, resume)
     try:
         console = start_log(first_process(), silent)
-        with noticing():
+        with noticing(), warnings_as_sentences():
             return _train(config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held)
     finally:
         stop_log()
@@ -113,21 +115,22 @@ def _train(
     held: dict[str, Held],
 ) -> Result:
     from .callbacks import Bar, Saver, Table
-    from .trainer import averaging, first_process, make_trainer, seed_everything, stopping, tensorboard
+    from .trainer import averaging, first_process, make_trainer, seed_everything, shares_norms, stopping, tensorboard
 
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
     seed_everything(config.seed)
     network = build_network(config.model, len(dataset.classes), load=last is None)
     begin = start_of(last, config, dataset, network)
-    check_input(copy.deepcopy(network).to("meta"), config.model.name, view_in_training(config.data), dataset.kind)
+    at_once = batch_size // (config.world * config.optim.accumulate)
+    outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
+    check_input(outline, config.model.name, view_in_training(config.data), dataset.kind, seen)
     if first_process():
         begin_folder(folder, config, repeat)
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     objects = dataset.kind == "objects"
     lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, objects)
-    at_once = batch_size // (config.world * config.optim.accumulate)
     introduce(config, dataset, network, batch_size, lr, folder)
-    _say_where_it_begins(config, dataset, folder, resume, begin if last else None)
+    _say_where_it_begins(config, dataset, folder, resume, begin if last else None, epochs * steps_per_epoch)
     counts = (len(dataset.train), len(dataset.test))
     task = make_task(network, config, dataset, lr=lr, steps_per_epoch=steps_per_epoch, at_once=at_once, counts=counts)
     table, saver = Table(config, steps_per_epoch, folder), Saver(config, steps_per_epoch, folder)
@@ -154,7 +157,7 @@ def _train(
     with shared(folder), _stopped_by(saver, trainer):
         trainer.fit(task, batches, tests, ckpt_path=last, weights_only=True)
     if trainer.global_step < epochs * steps_per_epoch:
-        log.info("stopped early: %d tests without a better result", config.patience or 0)
+        log.info("stopped early: %s without a better result", counted(config.patience or 0, "test"))
     if task.metric not in table.rows[-1]:
         trainer.validate(task, tests, verbose=False)
         table.note_test(trainer, task)
@@ -162,6 +165,7 @@ def _train(
     elif not task.answers and dataset.kind != "objects":  # the run had ended: ask again, for they are not kept
         trainer.validate(task, tests, verbose=False)
     if dataset.kind == "videos" and dataset.name not in EMBEDDED:
+        table.pass_time()  # of a run that had ended, what was asked again does not count
         trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
     table.pass_time()
     result = Result(folder, task.results, saver.best, tuple(table.rows), len(task.problems), table.seconds)
@@ -174,12 +178,19 @@ def _train(
     return result
 
 
-def _say_where_it_begins(config: Config, dataset: Dataset, folder: Path, resume: bool, begin: Start | None) -> None:
-    """Say what a run starts from; ``begin`` is where its checkpoint ends, if it has one."""
-    if folder.name != config.name and not resume:
-        log.info("there is a run %s already", folder.with_name(str(config.name)))
-    if begin is not None:
-        log.info("%s from step %s", "it ended" if begin.finished else "it goes on", f"{begin.step:,}")
+def _say_where_it_begins(
+    config: Config, dataset: Dataset, folder: Path, resume: bool, begin: Start | None, steps: int
+) -> None:
+    """Say what a run of so many steps starts from; ``begin`` is where its checkpoint ends, if it has one."""
+    named = Path(config.runs) / str(config.name)
+    if folder != named and resume:
+        log.info("--resume takes the newest run of this name with these settings, stopped ones first: %s", folder)
+    elif folder != named:
+        log.info("there is a run %s already", named)
+    if begin is not None and (begin.finished or begin.step == steps):
+        log.info("it has ended already, at step %s: it is only tested", f"{begin.step:,}")
+    elif begin is not None:
+        log.info("it goes on from step %s", f"{begin.step:,}")
     elif resume:
         log.info("there is no checkpoint yet: it begins anew")
     elif config.model.weights is None and dataset.name not in EMBEDDED:
@@ -272,5 +283,5 @@ def fitting_batch(config: Config, count: int) -> int:
             f"optim.batch_size = {asked} does not divide into {config.world} devices x {config.optim.accumulate} parts"
         )
     if count < parts:
-        raise ValueError(f"{count} training samples are fewer than {parts} shares of a step")
+        raise ValueError(f"{counted(count, 'training sample')} cannot be divided into {parts} shares of a step")
     return min(asked, count // parts * parts)

@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..extras import need
+from ..spelling import counted
 from .callbacks import WholeFiles
 from .config import Config
 from .together import Together
@@ -47,8 +48,13 @@ def check_machine(config: Config) -> str:
     gpus = torch.cuda.device_count()
     accelerator = ("gpu" if gpus else "cpu") if config.accelerator == "auto" else config.accelerator
     if accelerator == "gpu" and (config.devices or 1) > gpus:
-        raise ValueError(f"{config.devices or 1} GPUs are asked for, but there are {gpus}")
+        raise ValueError(f"{counted(config.devices or 1, 'GPU')} asked for, but there are {gpus}")
     return accelerator
+
+
+def shares_norms(config: Config) -> bool:
+    """Whether the norms of all processes see the samples of all."""
+    return config.sync_batchnorm and config.world > 1 and check_machine(config) == "gpu"
 
 
 def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> pl.Trainer:
@@ -70,7 +76,7 @@ def make_trainer(config: Config, folder: Path | None = None, **options: Any) -> 
         num_nodes=config.nodes,
         strategy=strategy,
         precision=PRECISIONS[precision],
-        sync_batchnorm=config.sync_batchnorm and config.world > 1 and accelerator == "gpu",
+        sync_batchnorm=shares_norms(config),
         deterministic=config.deterministic,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,

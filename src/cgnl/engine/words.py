@@ -2,10 +2,12 @@
 
 import json
 import logging
+import shlex
 from typing import Any
 
 from torch import nn
 
+from ..spelling import counted
 from ..surgery import inserted
 from .config import Config
 from .datasets import Dataset, best_metric
@@ -33,14 +35,12 @@ def epoch_in_words(row: dict[str, Any], epochs: int) -> str:
 
 def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: int, lr: float, folder: object) -> None:
     """Say what is about to happen."""
-    unit = "clips" if dataset.kind == "videos" else "pictures"
     log.info(
-        "%s: %s %s to train on, %s to test on, %d classes",
+        "%s: %s to train on, %s to test on, %s",
         dataset.name,
-        f"{len(dataset.train):,}",
-        unit,
+        counted(len(dataset.train), "clip" if dataset.kind == "videos" else "picture"),
         f"{len(dataset.test):,}",
-        len(dataset.classes),
+        counted(len(dataset.classes), "class"),
     )
     for problem in dataset.problems:
         log.warning("  %s", problem)
@@ -48,12 +48,12 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
     places = ", ".join(inserted(network)) or "none"
     log.info("%s: %.1f M parameters, blocks: %s", config.model.name, millions, places)
     if batch_size < config.optim.batch_size:
-        log.info("a step takes %d samples, not %d: there are no more", batch_size, config.optim.batch_size)
+        log.info("a step takes %s, not %d: there are no more", counted(batch_size, "sample"), config.optim.batch_size)
     log.info(
-        "%d + %d epochs, %d samples a step, learning rate %.4g, %s; seed %d; everything goes to %s",
+        "%d + %d epochs, %s a step, learning rate %.4g, %s; seed %d; everything goes to %s",
         config.optim.warmup_epochs,
         config.optim.epochs,
-        batch_size,
+        counted(batch_size, "sample"),
         lr,
         config.optim.schedule,
         config.seed,
@@ -76,11 +76,12 @@ def conclude(config: Config, dataset: Dataset, result: Any) -> None:
         said = ", ".join(f"{NAMES[name]} {value:.2f}%" for name, value in reported.items() if value is not None)
         log.info("the paper: %s (%s)", said, config.paper.table)
     if result.unreadable:
-        log.info("%d samples could not be read; they are named in %s", result.unreadable, result.folder / "log.txt")
+        unread = counted(result.unreadable, "sample")
+        log.info("%s could not be read, named in %s", unread, result.folder / "log.txt")
     minutes, seconds = divmod(round(result.seconds), 60)
     log.info("%d min %02d s in all, %s samples/s in training", minutes, seconds, f"{speeds[len(speeds) // 2]:,.0f}")
     thing = "VIDEO" if dataset.kind == "videos" else "PICTURE"
-    log.info("try it: cgnl predict %s %s", result.folder / "best.ckpt", thing)
+    log.info("try it: cgnl predict %s %s", shlex.quote(str(result.folder / "best.ckpt")), thing)
 
 
 def describe(test: dict[str, float], kind: str, classes: int) -> list[str]:
@@ -90,18 +91,20 @@ def describe(test: dict[str, float], kind: str, classes: int) -> list[str]:
     top5 = f", top-5 {test['test_top5']:.2%}" if classes > 5 else ""
     count, chance = round(test["test_count"]), f"chance {1 / classes:.2%}"
     if kind == "images":
-        return [f"test: top-1 {test['test_top1']:.2%}{top5} of {count:,} pictures ({chance})"]
+        return [f"test: top-1 {test['test_top1']:.2%}{top5} of {counted(count, 'picture')} ({chance})"]
     views = round(test["test_views"])
     averaged = f"softmax averaged over {views} views" if views > 1 else "one view"
+    videos, all_views = counted(count, "video"), counted(count * views, "view")
     return [
-        f"test: video accuracy ({averaged}): top-1 {test['test_top1']:.2%}{top5} of {count:,} videos ({chance})",
-        f"      clip accuracy (each view by itself): top-1 {test['test_clip_top1']:.2%} of {count * views:,} views",
+        f"test: video accuracy ({averaged}): top-1 {test['test_top1']:.2%}{top5} of {videos} ({chance})",
+        f"      clip accuracy (each view by itself): top-1 {test['test_clip_top1']:.2%} of {all_views}",
     ]
 
 
 def _precision(test: dict[str, float]) -> list[str]:
     """COCO's numbers of a test, in per cent."""
-    lines = [f"test: average precision on {round(test['test_count']):,} pictures (IoU 0.50:0.95; at 0.50; at 0.75)"]
+    pictures = counted(round(test["test_count"]), "picture")
+    lines = [f"test: average precision on {pictures} (IoU 0.50:0.95; at 0.50; at 0.75)"]
     for kind in ("box", "mask"):
         ap, ap50, ap75, *areas = (_ap(test[f"test_{kind}_{n}"]) for n in ("ap", "ap50", "ap75", *_AREAS))
         by_area = ", ".join(f"{area.removeprefix('ap_')} {value}" for area, value in zip(_AREAS, areas, strict=True))

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,15 @@ from ..spelling import first_line
 
 PART = ".{}.part"
 """Name of a file that is not written to its end."""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that can be written to, before anything that takes long."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(f"{folder} cannot be written to: {error.strerror or error}") from None
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from ..engine.writing import write_text
+from ..engine.writing import make_folder, write_text
 from ..extras import need
-from ..spelling import nearest
+from ..spelling import counted, nearest
 from .plan import Reasons, durations, plan
 from .runs import Run
 from .scales import Scale, words
@@ -67,7 +67,8 @@ def reproduce(
         times = durations(left, folder)
         team = workers(runs, budget, jobs, keep)
         if left:
-            print(f"{len(left)} runs are left: about {in_minutes(sum(times.values()) / len(team))}", flush=True)
+            about = in_minutes(sum(times.values()) / len(team))
+            print(f"still to do: {counted(len(left), 'run')}, about {about}", flush=True)
         if not dry:
             ended = work(team)
             _write(chosen, folder)
@@ -77,7 +78,7 @@ def reproduce(
     elif fill is None:
         _list()
     for document in fill.split(",") if fill else ():
-        print(f"{document}: {fill_document(Path(document))} tables written anew")
+        print(f"{document}: {counted(fill_document(Path(document)), 'table')} written anew")
 
 
 def _chosen(table: str, patterns: str | None) -> dict[str, Sequence[Row]]:
@@ -124,14 +125,14 @@ def _tell(name: str, rows: Sequence[Row], runs: Sequence[Run], reasons: Reasons)
     width = max(len(row.name) for row in rows)
     for row in rows:
         mine = [run for run in runs if run.row == row.name]
-        ended = f"{sum(run.finished for run in mine)} of {len(mine)} runs have ended"
+        ended = f"{sum(run.finished for run in mine)} of {counted(len(mine), 'run')} ended"
         print(f"  {row.name:{width}}  {f'not run: {reasons[row.name]}' if row.name in reasons else ended}")
 
 
 def _keep(reasons: Reasons, rows: Sequence[Row], folder: Path) -> None:
     """Write down why rows cannot be run, for whoever reads the table."""
     path = folder / REASONS
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with FileLock(folder / ".tables.lock"):
         before = json.loads(path.read_text()) if path.exists() else {}
         names = {row.name for row in rows}
@@ -143,7 +144,8 @@ def _list() -> None:
     """The tables there are."""
     width = max(map(len, TABLES))
     for name, table in TABLES.items():
-        print(f"{name:{width}}  {table.title} ({len(table.rows)} rows{', not in the paper' if table.ours else ''})")
+        rows = counted(len(table.rows), "row")
+        print(f"{name:{width}}  {table.title} ({rows}{', not in the paper' if table.ours else ''})")
     print(f"{'complexity':{width}}  Time and memory of GNL and CGNL against N and C, measured")
 
 

@@ -6,6 +6,7 @@ from ..engine.config import EMBEDDED as DRAWN
 from ..engine.config import Config
 from ..engine.datasets import dataset_name
 from ..models import is_detector, is_video
+from ..spelling import counted
 from .tables import Row
 
 Scale = Literal["paper", "small", "embedded"]
@@ -129,5 +130,5 @@ def words(config: Config) -> str:
     tested = f", tested on {data.holdout:.0%} of the training samples" if data.test_on == "validation" else ""
     return (
         f"{name} {start}: {seen}, {optim.warmup_epochs} + {optim.epochs} epochs, {optim.schedule} schedule, "
-        f"{optim.batch_size} samples a step{tested}"
+        f"{counted(optim.batch_size, 'sample')} a step{tested}"
     )

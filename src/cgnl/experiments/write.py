@@ -13,6 +13,7 @@ from ..engine.datasets import dataset_name
 from ..engine.words import NAMES
 from ..engine.writing import whole_file, write_text
 from ..extras import need
+from ..spelling import counted
 from .markdown import grid
 from .scales import words
 from .statistics import Estimate
@@ -131,9 +132,8 @@ def sentences(summary: Summary) -> list[str]:
                 if d.half_width is None
                 else f" (95 % interval {d.mean - d.half_width:+.2f} to {d.mean + d.half_width:+.2f}, p = {_p(d.p)})"
             )
-            said.append(
-                f"{pair.after.label}: {abs(d.mean):.2f} points {verb} {pair.before.label}{how}, {d.count} seeds."
-            )
+            seeds = counted(d.count, "seed")
+            said.append(f"{pair.after.label}: {abs(d.mean):.2f} points {verb} {pair.before.label}{how}, {seeds}.")
     return said
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from ..data.transforms import MEAN, STD
 from ..engine.checkpoint import Trained, open_trained
 from ..engine.config import plain
 from ..engine.datasets import dataset_name, view_in_test
-from ..engine.writing import whole_file, write_text
+from ..engine.writing import make_folder, whole_file, write_text
 from ..extras import need
 from .agreement import Agreement, words
 from .files import SUFFIXES, to_file, to_folder
@@ -53,15 +52,6 @@ def export(checkpoint: str, out: str) -> None:
         written.append(str(beside))
     print(f"{' and '.join(written)} written, {len(content) / 2**20:.1f} MiB{_part(trained, target)}")
     print(report(agreement))
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder that can be written to, before anything that takes long."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OSError(f"{folder} cannot be written to: {error.strerror or error}") from None
 
 
 def card_of(trained: Trained) -> dict[str, Any]:
