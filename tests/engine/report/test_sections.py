@@ -90,6 +90,13 @@ def test_settings_that_differ_are_shown_alone(folder):
     assert "optim.lr" not in said
 
 
+def test_settings_that_are_lists_are_in_brackets(folder):
+    lists = {"data__area": [0.5, 1.0], "model__after": ["layer4.0", "layer2.1"]}
+    said = words(sections.settings([read_run(folder("one")), read_run(folder("two", **lists))]))
+    assert "data.area[0.08, 1.25][0.5, 1.0]" in said
+    assert "model.after[][layer4.0, layer2.1]" in said
+
+
 def test_settings_that_are_the_same(folder):
     assert "All settings are the same" in words(sections.settings([read_run(folder("one")), read_run(folder("two"))]))
 

@@ -199,13 +199,18 @@ def settings(runs: Runs) -> Markup | None:
     flat = [_flat(plain(run.config)) for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
     lines: list[list[object]] = [
-        [name, *(one.get(name, "") for one in flat)]
+        [name, *(given(one.get(name, "")) for one in flat)]
         for name in names
         if name != "name" and len({str(one.get(name)) for one in flat}) > 1
     ]
     words = "Everything else is the same." if lines else "All settings are the same."
     shown = table(["", *(run.title for run in runs)], lines, "words") if lines else None
     return section("Settings that differ", shown, tag("p", words, class_="faint"))
+
+
+def given(value: object) -> object:
+    """A setting as it is given: a list in brackets, for markup lays it flat."""
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else value
 
 
 def repeat(runs: Runs) -> Markup | None:
