@@ -57,6 +57,14 @@ def test_draw_curves_names_runs(folder):
     assert "two" in words
 
 
+def test_draw_curves_of_several_runs_say_what_is_dashed(folder):
+    both, one = (
+        Reader(draw_curves([read_run(folder(f"{n}{i}", rows=rows)) for i in "ab"]) or "").text
+        for n, rows in enumerate((ROWS, [{"epoch": 1, "train_loss": 2.0}]))
+    )
+    assert ("training" in both, "training" in one) == (True, False)
+
+
 def test_draw_curves_of_nothing(folder):
     assert draw_curves([read_run(folder())]) is None
 

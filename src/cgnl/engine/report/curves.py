@@ -59,10 +59,10 @@ def draw_curves(runs: Sequence[Run]) -> Markup | None:
         for axis in axes[len(shown) :]:
             axis.set_visible(False)
         if len(runs) > 1:
-            handles = [
-                need("matplotlib.lines", "explain").Line2D([], [], color=f"C{i}", label=run.title)
-                for i, run in enumerate(runs)
-            ]
+            looks = [{"color": f"C{i}", "label": run.title} for i, run in enumerate(runs)]
+            if any(len(names) > 1 for names in shown.values()):
+                looks += [{"color": INK, "label": "test"}, {"color": INK, "label": "training", "linestyle": "--"}]
+            handles = [need("matplotlib.lines", "explain").Line2D([], [], **look) for look in looks]
             figure.legend(handles=handles, loc="outside upper left", ncols=4, frameon=False)
         return svg(figure)
 
