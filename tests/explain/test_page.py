@@ -108,6 +108,7 @@ def test_clip_has_frames(checkpoint, tmp_path):
     looked = page.look_at([network], write_frame_folders(tmp_path / "videos", count=1)[0])[0]
     assert looked.frames == 4
     assert looked.at == (4 + 8, 8, 1)  # four frames in the middle of six
+    assert looked.row().frames == (1, 2, 3, 4)
     pictures = [page.shown(looked, style="picture", frame=t) for t in range(4)]
     assert [bool((p == torch.tensor([0, 224, 0])[:, None, None]).all(0).any()) for p in pictures] == [True] + [
         False

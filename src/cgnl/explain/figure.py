@@ -36,6 +36,8 @@ class Row:
     """For the caption, such as the predicted class."""
     grad_cam: Tensor | None = None
     """[*positions]."""
+    frames: Sequence[int] = ()
+    """What the frames of a clip are called, such as their numbers in the video; counted from 0 unless given."""
 
     @property
     def panels(self) -> list[tuple[Map, bool]]:
@@ -130,7 +132,7 @@ def _strip(rows: Sequence[Row], threshold: float) -> Any:
         for axis, t in zip(line, chosen, strict=True):
             if panel is None:
                 _show(axis, row.pixels[t])
-                axis.set_title(f"frame {t}", fontsize=8)
+                axis.set_title(f"frame {row.frames[t] if row.frames else t}", fontsize=8)
                 if t == chosen[_nearest(chosen, row.attention.at[-1])]:
                     _mark_reference(axis, row)
             else:
