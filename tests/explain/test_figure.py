@@ -52,6 +52,13 @@ def test_draw_has_the_columns_of_the_paper():
     assert "at 0.7 or above" in caption
 
 
+def test_titles_have_room_above_them():
+    figure = draw(rows(2, cgnl.CGNL(8, 8, groups=2), cgnl.NonLocal(8, 4)))
+    figure.draw_without_rendering()
+    top = max(axis.title.get_window_extent().y1 for axis in figure.axes)
+    assert (figure.bbox.y1 - top) / figure.dpi > 0.06  # inches
+
+
 def test_draw_marks_reference_and_related_patches():
     (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
     panel = draw([row], threshold=0.5).axes[1]

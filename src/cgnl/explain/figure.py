@@ -18,6 +18,8 @@ DIMMED = 0.4
 """Brightness of what is not related."""
 FRAMES = 8
 """Of a strip."""
+MARGIN = 0.08
+"""Inches above everything."""
 PANEL, RATE = 192, 8
 """Least height in pixels of a panel of a video, and frames in a second."""
 
@@ -167,6 +169,7 @@ def _grid(lines: int, columns: int, pixels: Tensor) -> tuple[Any, Any]:
         ),
         layout="constrained",
     )
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - MARGIN / figure.get_figheight()))
     axes = figure.subplots(lines, columns, squeeze=False)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
