@@ -245,9 +245,9 @@ def _folders(place: Path) -> list[Path]:
     return [Path(entry.path) for entry in _visible(place) if entry.is_dir()]
 
 
-def _media(place: Path, frames: bool = True) -> list[tuple[Path, Kind]]:
-    """Images and video files in a folder, and folders of frames unless told otherwise."""
-    from .images import is_image_file
+def _media(place: Path, frames: bool = True, others: list[Path] | None = None) -> list[tuple[Path, Kind]]:
+    """Images and video files in a folder, and folders of frames unless told otherwise; ``others`` gets pictures that are not read."""
+    from .images import OTHER_SUFFIXES, is_image_file
     from .video import is_video_file
 
     found: list[tuple[Path, Kind]] = []
@@ -260,6 +260,8 @@ def _media(place: Path, frames: bool = True) -> list[tuple[Path, Kind]]:
             found.append((path, "images"))
         elif is_video_file(path):
             found.append((path, "videos"))
+        elif others is not None and path.suffix.lower() in OTHER_SUFFIXES:
+            others.append(path)
     return found
 
 
@@ -278,11 +280,11 @@ def _class_folders(root: Path, places: dict[str, Path]) -> Index:
     example: dict[Kind, Path] = {}
     untaught = set(classes) - {path.name for path in folders["train"]}
     problems = [f"class {name} has no folder in {places['train']}" for name in sorted(untaught)]
-    splits = {}
+    splits, others = {}, []
     for split, paths in folders.items():
         samples: list[Sample] = []
         for path in paths:
-            media = _media(path)
+            media = _media(path, others=others)
             example.update((kind, file) for file, kind in media)
             samples.extend(Sample(file, label_of[path.name]) for file, _ in media)
             if not media:
@@ -290,6 +292,8 @@ def _class_folders(root: Path, places: dict[str, Path]) -> Index:
         splits[split] = tuple(samples)
     if len(example) > 1:
         raise ValueError(f"{root} mixes images ({example['images']}) and videos ({example['videos']})")
+    if others:
+        problems.append(f"{len(others):,} pictures are of a kind that is not read, such as {others[0]}")
     kind: Kind = "videos" if "videos" in example else "images"
     return _filled(root, Index(classes, splits, kind, tuple(problems)))
 
