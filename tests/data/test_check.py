@@ -136,7 +136,8 @@ def test_check_refuses_numbers_below_one(options):
 
 def test_command_prints_a_table_and_every_problem(tmp_path, capsys):
     bad = truncated(pictures(tmp_path) / "train" / "a" / "0.jpg")
-    data("check", str(tmp_path))
+    with pytest.raises(ValueError, match=r"is usable, but 1 of 5 files cannot be read: training leaves them out$"):
+        data("check", str(tmp_path))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 classes of images"
     assert lines[3].split() == ["train", "4", "3", "1", "(b),", "3", "(a)"]
@@ -146,11 +147,14 @@ def test_command_prints_a_table_and_every_problem(tmp_path, capsys):
     assert len(lines) == 7
 
 
-def test_command_names_short_clips(tmp_path, capsys):
-    for name in "ab":
-        video(tmp_path / name / "clip.mp4", frames=3)
+def test_command_says_in_one_line_how_many_clips_are_short(tmp_path, capsys):
+    for name, frames in (("a", 4), ("b", 3)):
+        shortest = video(tmp_path / name / "clip.mp4", frames)
+    said = f"clips are too short and played in a loop: {shortest} has 3 of"
     data("check", str(tmp_path))
-    assert f"{tmp_path / 'a' / 'clip.mp4'} is too short: 3 of 64 frames" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[4:] == ["", f"2 {said} 64 frames"]
+    data("check", str(tmp_path), min_frames=4)
+    assert capsys.readouterr().out.splitlines()[4:] == ["", f"1 {said.replace('clips are', 'clip is')} 4 frames"]
 
 
 def test_command_refuses_what_is_not_usable(tmp_path, capsys):

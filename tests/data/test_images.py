@@ -139,7 +139,7 @@ def test_what_is_no_image_is_refused(tmp_path):
     path.touch()
     assert refused(path).endswith("it is empty")
     path.write_text("not a picture")
-    assert refused(path).endswith("it is not an image")
+    assert refused(path).endswith("it is not an image of a kind that is read: BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP")
     path.write_bytes(png_of(8, 8))
     refused(path)
     assert refused(tmp_path / "none.jpg").endswith("No such file or directory")
@@ -186,6 +186,25 @@ def test_bands_make_the_whole(tmp_path, monkeypatch, mode):
 def test_names_of_images():
     assert all(map(is_image_file, ["a.jpg", "b/A.JPEG", "c.d.png"]))
     assert not any(map(is_image_file, ["a.mp4", "jpg", "a", "._a.jpg", ".jpg", "a.jpg.txt"]))
+
+
+@pytest.mark.parametrize("name", ["a.avif", "a.tga", "a.eps"])
+def test_files_of_other_kinds_are_no_images_by_any_name(tmp_path, name):
+    """Pillow's reader of AVIF decodes frames of any size, that of EPS runs Ghostscript."""
+    try:
+        other = save(tmp_path / name, Image.fromarray(RGB))
+    except (KeyError, OSError):
+        pytest.skip("this Pillow does not write it")
+    assert not is_image_file(other)
+    assert "not an image of a kind that is read" in refused(other)
+    assert "not an image of a kind that is read" in refused(other.rename(tmp_path / "a.jpg"))
+
+
+def test_every_suffix_is_of_a_kind_that_is_read(tmp_path):
+    for suffix in images.IMAGE_SUFFIXES:
+        assert read_image(save(tmp_path / f"a{suffix}", Image.fromarray(RGB))).shape == (3, 6, 9)
+    pair = save(tmp_path / "pair.jpg", Image.fromarray(RGB), format="MPO", save_all=True)  # as telephones write it
+    assert read_image(pair).shape == (3, 6, 9)
 
 
 def test_pillow_says_nothing_by_itself(tmp_path, monkeypatch, capsys):

@@ -13,6 +13,7 @@ from cgnl.data.index import Index, Sample
 from cgnl.data.readers import (
     NAMED_AT_MOST,
     READERS,
+    SIGNS,
     cub,
     folder,
     imagenet,
@@ -126,6 +127,25 @@ def test_folder_names_a_class_without_files(tmp_path):
     index = folder(tmp_path)
     assert index.classes == ("a", "b")
     assert index.problems == (f"{tmp_path / 'b'} holds no images, video files or folders of frames",)
+
+
+@pytest.mark.parametrize(("layout", "sign"), [(name, sign) for name, (_, *signs) in SIGNS.items() for sign in signs])
+def test_folder_knows_official_layouts(tmp_path, layout, sign):
+    image(tmp_path / "images" / "a" / "1.png")
+    touch(tmp_path / sign.replace("*", "2017"))
+    with pytest.raises(
+        ValueError, match=rf"looks like .*: say dataset={layout}, or in training data.dataset={layout}$"
+    ):
+        folder(tmp_path)
+
+
+def test_folder_names_pictures_that_are_not_read(tmp_path):
+    for name in "ab":
+        image(tmp_path / name / "1.png")
+        touch(tmp_path / name / "2.AVIF")
+    index = folder(tmp_path)
+    assert names(index, tmp_path) == {"train": [("a/1.png", 0), ("b/1.png", 1)]}
+    assert index.problems == (f"2 pictures are of a kind that is not read, such as {tmp_path / 'a' / '2.AVIF'}",)
 
 
 def test_folder_names_a_class_that_is_only_tested(tmp_path):

@@ -215,6 +215,22 @@ def test_visit(page, tmp_path):
     assert min(read_picture(tmp_path / "figure.png").shape[1:]) > 200
 
 
+ROOM = """menu => {
+    const text = menu.querySelector("input"), pen = document.createElement("canvas").getContext("2d")
+    pen.font = getComputedStyle(text).font
+    const end = text.getBoundingClientRect().left + pen.measureText(text.value).width
+    return menu.querySelector(".icon-wrap svg").getBoundingClientRect().left - end
+}"""
+"""Pixels between the word that is chosen in a menu and its arrow."""
+
+
+def test_arrows_of_menus_lie_on_no_letter(page):
+    for width in (1300, 1180, 960):
+        page.set_viewport_size({"width": width, "height": 900})
+        room = [page.locator(f"#{menu}0").evaluate(ROOM) for menu in ("block", "group", "channel")]
+        assert min(room) >= 0, width
+
+
 def test_file_that_is_no_picture_gets_a_sentence(page):
     upload(page, "words.png", b"these are words")
     message = page.locator(".toast-body").inner_text()

@@ -80,6 +80,16 @@ def test_explain_clips(cgnl, checkpoint, tmp_path, suffix, file):
     assert target.stat().st_size > 1000
 
 
+def test_explain_calls_frames_as_at_does(cgnl, checkpoint, tmp_path, monkeypatch):
+    from cgnl.explain import figure
+
+    rows, draw = [], figure.draw
+    monkeypatch.setattr(figure, "draw", lambda *a, **k: rows.extend(a[0]) or draw(*a, **k))
+    clip = write_frame_folders(tmp_path / "clips", count=1)[0]
+    assert cgnl("explain", checkpoint("tiny_video"), clip, "-o", tmp_path / "a.png")[0] == 0
+    assert rows[0].frames == (1, 2, 3, 4)  # in the middle of six
+
+
 def test_explain_draws_the_true_parts_of_cub(cgnl, checkpoint, picture, tmp_path, monkeypatch):
     home = tmp_path / "CUB_200_2011"
     (home / "images" / "001.Owl").mkdir(parents=True)

@@ -1,6 +1,7 @@
 """What is drawn is where the map says."""
 
 import itertools
+from dataclasses import replace
 
 import av
 import numpy as np
@@ -51,6 +52,13 @@ def test_draw_has_the_columns_of_the_paper():
     assert "at 0.7 or above" in caption
 
 
+def test_titles_have_room_above_them():
+    figure = draw(rows(2, cgnl.CGNL(8, 8, groups=2), cgnl.NonLocal(8, 4)))
+    figure.draw_without_rendering()
+    top = max(axis.title.get_window_extent().y1 for axis in figure.axes)
+    assert (figure.bbox.y1 - top) / figure.dpi > 0.06  # inches
+
+
 def test_draw_marks_reference_and_related_patches():
     (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
     panel = draw([row], threshold=0.5).axes[1]
@@ -87,6 +95,8 @@ def test_draw_of_a_clip_is_a_strip_of_frames():
     figure = draw(two)
     assert len(figure.axes) == (1 + 4 + 1 + 1) * 4
     assert [a.get_title() for a in figure.axes[:4]] == [f"frame {t}" for t in range(4)]
+    numbered = draw([replace(row, frames=(3, 6, 9, 12)) for row in two])
+    assert [a.get_title() for a in numbered.axes[:4]] == ["frame 3", "frame 6", "frame 9", "frame 12"]
     greens = [i for i, a in enumerate(figure.axes) if any(isinstance(p, Rectangle) for p in a.patches)]
     assert greens == [4 * line + 2 for line in range(7)]  # in the reference's frame alone
     first = two[0].maps[0].related()

@@ -108,6 +108,7 @@ def test_clip_has_frames(checkpoint, tmp_path):
     looked = page.look_at([network], write_frame_folders(tmp_path / "videos", count=1)[0])[0]
     assert looked.frames == 4
     assert looked.at == (4 + 8, 8, 1)  # four frames in the middle of six
+    assert looked.row().frames == (1, 2, 3, 4)
     pictures = [page.shown(looked, style="picture", frame=t) for t in range(4)]
     assert [bool((p == torch.tensor([0, 224, 0])[:, None, None]).all(0).any()) for p in pictures] == [True] + [
         False
@@ -133,7 +134,7 @@ def test_open_networks_refuses(checkpoint):
 def test_look_at_names_a_bad_file_by_its_name_alone(checkpoint, tmp_path):
     (network,) = page.open_networks([str(checkpoint())], "cpu")
     (tmp_path / "no.png").write_text("hello")
-    with pytest.raises(ValueError, match=r"^no\.png cannot be read: it is not an image$"):
+    with pytest.raises(ValueError, match=r"^no\.png cannot be read: it is not an image"):
         page.look_at([network], tmp_path / "no.png")
 
 

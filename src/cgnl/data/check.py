@@ -122,9 +122,13 @@ def table(index: Index, report: Report, min_frames: int) -> Iterator[str]:
             f"{split:10} {sum(counts.values()):10,} {sum(readable[split].values()):10,}   "
             f"{counts[fewest]:,} ({fewest}), {counts[most]:,} ({most})"
         )
-    short = [
-        f"{path} is too short: {frames} of {min_frames} frames (it is played in a loop)"
-        for path, frames in report.short.items()
-    ]
-    lines = [*report.problems, *report.unreadable.values(), *short]
+    lines = [*report.problems, *report.unreadable.values(), *_too_short(report.short, min_frames)]
     yield from ["", *lines] if lines else []
+
+
+def _too_short(short: dict[Path, int], min_frames: int) -> Iterator[str]:
+    """One line on all clips that are too short, for often they all are."""
+    if short:
+        least = min(short, key=lambda path: short[path])
+        clips = "1 clip is" if len(short) == 1 else f"{len(short):,} clips are"
+        yield f"{clips} too short and played in a loop: {least} has {short[least]} of {min_frames} frames"

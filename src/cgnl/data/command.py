@@ -48,3 +48,6 @@ def data(
     print("\n".join(table(index, report, min_frames)))
     if not report.usable:
         raise ValueError(f"{root} is not usable: {'; '.join(report.faults)}")
+    if bad := len(report.unreadable):
+        files = len({sample.path for samples in index.splits.values() for sample in samples})
+        raise ValueError(f"{root} is usable, but {bad:,} of {files:,} files cannot be read: training leaves them out")

@@ -10,7 +10,11 @@ from torch import Tensor
 from ..extras import need
 from .index import UnreadableError
 
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What is read, whatever a file is called. AVIF is not: a frame may be larger than its header says, and is decoded."""
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+OTHER_SUFFIXES = frozenset({".avif", ".heic", ".heif", ".jp2", ".jxl"})
+"""Of pictures that are not read."""
 MAX_PIXELS = 89_478_485
 """A header that promises more than this, which Pillow warns of, is refused before anything is decoded. Of WebP half
 as many are taken: its decoder keeps four copies, and 34 bytes are enough to ask for them."""
@@ -34,7 +38,7 @@ def read_image(path: Path | str) -> Tensor:
     """
     pillow = need("PIL.Image", "data")
     try:
-        with pillow.open(path) as image:
+        with pillow.open(path, formats=FORMATS) as image:
             check_size(path, image.width, image.height, share=2 if image.format == "WEBP" else 1)
             image.load()
             return _pixels(_upright(image))
@@ -43,7 +47,8 @@ def read_image(path: Path | str) -> Tensor:
     except pillow.DecompressionBombError:
         raise UnreadableError(path, "its pixels are too many") from None
     except pillow.UnidentifiedImageError:
-        raise UnreadableError(path, "it is empty" if is_empty(path) else "it is not an image") from None
+        other = f"it is not an image of a kind that is read: {', '.join(FORMATS)}"
+        raise UnreadableError(path, "it is empty" if is_empty(path) else other) from None
     except Exception as error:  # Pillow's decoders raise whatever a damaged file leads them to
         raise UnreadableError(path, reason(error)) from error
 

@@ -13,6 +13,14 @@ from .index import Index, Kind, Sample, inside
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 NAMED_AT_MOST = 10
 """Missing files that are named one by one before the rest is only counted."""
+SIGNS = {
+    "cub": ("CUB-200-2011", "image_class_labels.txt", "CUB_200_2011/image_class_labels.txt"),
+    "imagenet": ("ImageNet", "ILSVRC/Data/CLS-LOC"),
+    "ucf101": ("UCF101", "classInd.txt", "ucfTrainTestlist/classInd.txt"),
+    "mini_kinetics200": ("Mini-Kinetics-200", "train_ytid_list.txt", "mini-kinetics-200/train_ytid_list.txt"),
+    "coco": ("COCO", "annotations/instances_train*.json"),
+}
+"""Layout -> what it is called, and what no other has: to read it as class folders would make no sense."""
 MINI_KINETICS_OF_THE_PAPER = {"train": 78_265, "test": 4_986}
 
 
@@ -22,6 +30,9 @@ def folder(root: Path | str) -> Index:
     The test folder may be called ``val``, ``valid`` or ``validation`` too. Without one there is only ``"train"``.
     """
     root = _existing(root)
+    for layout, (name, *signs) in SIGNS.items():
+        if any(any(root.glob(sign)) for sign in signs):
+            raise ValueError(f"{root} looks like {name}: say dataset={layout}, or in training data.dataset={layout}")
     if not _is_split(root / "train"):
         return _class_folders(root, {"train": root})
     splits = {"train": root / "train"}
@@ -245,9 +256,12 @@ def _folders(place: Path) -> list[Path]:
     return [Path(entry.path) for entry in _visible(place) if entry.is_dir()]
 
 
-def _media(place: Path, frames: bool = True) -> list[tuple[Path, Kind]]:
-    """Images and video files in a folder, and folders of frames unless told otherwise."""
-    from .images import is_image_file
+def _media(place: Path, frames: bool = True, others: list[Path] | None = None) -> list[tuple[Path, Kind]]:
+    """Images and video files in a folder, and folders of frames unless told otherwise.
+
+    Pictures of a kind that is not read are added to ``others``.
+    """
+    from .images import OTHER_SUFFIXES, is_image_file
     from .video import is_video_file
 
     found: list[tuple[Path, Kind]] = []
@@ -260,6 +274,8 @@ def _media(place: Path, frames: bool = True) -> list[tuple[Path, Kind]]:
             found.append((path, "images"))
         elif is_video_file(path):
             found.append((path, "videos"))
+        elif others is not None and path.suffix.lower() in OTHER_SUFFIXES:
+            others.append(path)
     return found
 
 
@@ -278,11 +294,11 @@ def _class_folders(root: Path, places: dict[str, Path]) -> Index:
     example: dict[Kind, Path] = {}
     untaught = set(classes) - {path.name for path in folders["train"]}
     problems = [f"class {name} has no folder in {places['train']}" for name in sorted(untaught)]
-    splits = {}
+    splits, others = {}, []
     for split, paths in folders.items():
         samples: list[Sample] = []
         for path in paths:
-            media = _media(path)
+            media = _media(path, others=others)
             example.update((kind, file) for file, kind in media)
             samples.extend(Sample(file, label_of[path.name]) for file, _ in media)
             if not media:
@@ -290,6 +306,8 @@ def _class_folders(root: Path, places: dict[str, Path]) -> Index:
         splits[split] = tuple(samples)
     if len(example) > 1:
         raise ValueError(f"{root} mixes images ({example['images']}) and videos ({example['videos']})")
+    if others:
+        problems.append(f"{len(others):,} pictures are of a kind that is not read, such as {others[0]}")
     kind: Kind = "videos" if "videos" in example else "images"
     return _filled(root, Index(classes, splits, kind, tuple(problems)))
 

@@ -33,6 +33,7 @@ STYLE = """
 .gradio-container { max-width: 1200px !important; margin: 0 auto !important; }
 .look, .look button, .look .image-frame { border: none !important; background: none !important; }
 .look img { cursor: crosshair; max-height: 420px; }
+.icon-wrap { right: 8px !important; }
 footer { display: none !important; }
 """
 
@@ -262,9 +263,9 @@ def _column(gr: Any, title: str, number: int) -> Column:
         picture = gr.Image(elem_id=f"look{number}", elem_classes="look", **look)
         caption = gr.Markdown(elem_id=f"caption{number}")
         with gr.Row():
-            block = gr.Dropdown([], label="Block", elem_id=f"block{number}", scale=4, min_width=130)
-            group = gr.Dropdown([ALL], label="Group", elem_id=f"group{number}", scale=2, min_width=70)
-            channel = gr.Dropdown([STRONGEST], label="Channel", elem_id=f"channel{number}", scale=3, min_width=110)
+            block = gr.Dropdown([], label="Block", elem_id=f"block{number}", scale=4, min_width=164)
+            group = gr.Dropdown([ALL], label="Group", elem_id=f"group{number}", scale=2, min_width=86)
+            channel = gr.Dropdown([STRONGEST], label="Channel", elem_id=f"channel{number}", scale=3, min_width=138)
         top = gr.Label(show_label=False, show_heading=False, elem_id=f"top{number}")
     return Column(picture, block, group, channel, top, caption)
 

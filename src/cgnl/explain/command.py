@@ -115,7 +115,7 @@ def look(
     maps = result.by_group() if by_group else result.strongest(columns, group)
     heat = grad_cam(network, x, int(label), result.block) if with_grad_cam else None
     words = f"{classes[int(label)]} ({float(probability):.1%}). "
-    return figure.Row(title, result, seen.pixels, maps, words, heat)
+    return figure.Row(title, result, seen.pixels, maps, words, heat, seen.frames)
 
 
 def _numbers(at: str | None) -> tuple[float, ...] | None:

@@ -18,6 +18,8 @@ DIMMED = 0.4
 """Brightness of what is not related."""
 FRAMES = 8
 """Of a strip."""
+MARGIN = 0.08
+"""Inches above everything."""
 PANEL, RATE = 192, 8
 """Least height in pixels of a panel of a video, and frames in a second."""
 
@@ -36,6 +38,8 @@ class Row:
     """For the caption, such as the predicted class."""
     grad_cam: Tensor | None = None
     """[*positions]."""
+    frames: Sequence[int] = ()
+    """What the frames of a clip are called, such as their numbers in the video; counted from 0 unless given."""
 
     @property
     def panels(self) -> list[tuple[Map, bool]]:
@@ -130,7 +134,7 @@ def _strip(rows: Sequence[Row], threshold: float) -> Any:
         for axis, t in zip(line, chosen, strict=True):
             if panel is None:
                 _show(axis, row.pixels[t])
-                axis.set_title(f"frame {t}", fontsize=8)
+                axis.set_title(f"frame {row.frames[t] if row.frames else t}", fontsize=8)
                 if t == chosen[_nearest(chosen, row.attention.at[-1])]:
                     _mark_reference(axis, row)
             else:
@@ -165,6 +169,7 @@ def _grid(lines: int, columns: int, pixels: Tensor) -> tuple[Any, Any]:
         ),
         layout="constrained",
     )
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - MARGIN / figure.get_figheight()))
     axes = figure.subplots(lines, columns, squeeze=False)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])

@@ -101,8 +101,8 @@ class Look:
     def row(self, group: str = ALL, channel: str = STRONGEST) -> Row:
         """For the figure that is downloaded."""
         (name, share), *_ = self.top(1).items()
-        words = f"{name} ({share:.1%}). "
-        return Row(self.network.title, self.attention, self.seen.pixels, [self.map(group, channel)], words)
+        words, maps = f"{name} ({share:.1%}). ", [self.map(group, channel)]
+        return Row(self.network.title, self.attention, self.seen.pixels, maps, words, frames=self.seen.frames)
 
     def place(self, x: float, y: float, frame: int = 0) -> tuple[float, ...]:
         """A pixel of what is shown as a position in the file."""

@@ -57,6 +57,25 @@ def test_draw_curves_names_runs(folder):
     assert "two" in words
 
 
+def test_draw_curves_of_several_runs_say_what_is_dashed(folder):
+    both, one = (
+        Reader(draw_curves([read_run(folder(f"{n}{i}", rows=rows)) for i in "ab"]) or "").text
+        for n, rows in enumerate((ROWS, [{"epoch": 1, "train_loss": 2.0}]))
+    )
+    assert ("training" in both, "training" in one) == (True, False)
+
+
+def test_draw_curves_of_one_epoch(folder, monkeypatch):
+    figures = []
+    monkeypatch.setattr("cgnl.engine.report.curves.svg", figures.append)
+    draw_curves([read_run(folder(rows=[{"epoch": 1, "train_loss": 2.16, "test_loss": 1.72, "test_top1": 0.0}]))])
+    loss, top1, _ = figures[0].axes
+    assert (loss.get_ylim()[0], loss.get_ylim()[1] > 2.2) == (0, True)  # the point is not on the edge
+    assert [label for label in loss.get_xticks() if 0.9 < label < 1.1] == [1]
+    assert top1.get_ylim()[0] == 0
+    assert not any(line.get_clip_on() for line in top1.get_lines())  # nor is one that is on it cut in half
+
+
 def test_draw_curves_of_nothing(folder):
     assert draw_curves([read_run(folder())]) is None
 

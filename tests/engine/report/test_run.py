@@ -20,6 +20,16 @@ def test_read_run_of_one_under_way(folder):
     assert (run.finished, run.results["test_top1"], run.seconds, run.answers) == (False, 0.375, 70, ())
 
 
+@pytest.mark.parametrize(
+    ("classes", "top5", "said"), [(5, 1.0, False), (6, 1.0, True), (0, 1.0, False), (0, 0.9, True)]
+)
+def test_read_run_leaves_out_a_top5_that_is_always_right(folder, classes, top5, said):
+    answers = [(i, f"class{i}", "class0", 0.5, "") for i in range(classes)]  # none in a run that is under way
+    rows = [{"epoch": 1, "test_top5": top5}, {"epoch": 2, "test_top5": 1.0}]
+    run = read_run(folder(rows=rows, results={"test_top5": 1.0, "test_top1": 0.5}, answers=answers))
+    assert ["test_top5" in numbers for numbers in (*run.rows, run.results)] == [said] * 3
+
+
 def test_read_run_that_has_just_begun(folder):
     run = read_run(folder())
     assert (run.rows, run.results, run.speed, run.seconds) == ((), {}, None, None)

@@ -26,6 +26,18 @@ def test_numbers_of_several_runs_stand_side_by_side(folder):
     assert "not finished: 1 epoch so far" in said
 
 
+def test_numbers_of_different_tests_say_so(folder):
+    moved = [(*answer[:4], f"elsewhere/{answer[4]}") for answer in ANSWERS]
+    cases = {"same": (ANSWERS, 4), "moved": (moved, 4), "other": ([*ANSWERS[:3], (3, "red", "red", 0.6, "x")], 4)}
+    cases |= {"fewer": (ANSWERS[:3], 3), "unknown": (None, 4), "counted": (None, 3)}
+    runs = {
+        name: read_run(folder(name, answers=answers, results={"test_top1": 0.5, "test_count": count}))
+        for name, (answers, count) in cases.items()
+    }
+    said = [name for name, run in runs.items() if "different samples" in words(sections.numbers([runs["same"], run]))]
+    assert said == ["other", "fewer", "counted"]
+
+
 def test_numbers_before_any_test(folder):
     assert "No test has been made yet" in words(sections.numbers([read_run(folder())]))
 
@@ -43,7 +55,7 @@ def test_classes_of_several_runs_are_ordered_by_their_spread(folder):
     said = words(sections.classes(runs))
     assert "red33.3%100.0%66.7" in said
     assert said.index("red33.3%") < said.index("<script>100.0%100.0%0.0")
-    assert "only here0.0%0.0" in said
+    assert said.endswith("only here0.0%")  # and no spread, for there is nothing to compare
 
 
 def test_many_classes_are_folded(folder):
@@ -88,6 +100,13 @@ def test_settings_that_differ_are_shown_alone(folder):
     assert "seed12" in said
     assert "model.options.groups4" in said
     assert "optim.lr" not in said
+
+
+def test_settings_that_are_lists_are_in_brackets(folder):
+    lists = {"data__area": [0.5, 1.0], "model__after": ["layer4.0", "layer2.1"]}
+    said = words(sections.settings([read_run(folder("one")), read_run(folder("two", **lists))]))
+    assert "data.area[0.08, 1.25][0.5, 1.0]" in said
+    assert "model.after[][layer4.0, layer2.1]" in said
 
 
 def test_settings_that_are_the_same(folder):

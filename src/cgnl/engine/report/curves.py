@@ -59,11 +59,13 @@ def draw_curves(runs: Sequence[Run]) -> Markup | None:
         for axis in axes[len(shown) :]:
             axis.set_visible(False)
         if len(runs) > 1:
-            handles = [
-                need("matplotlib.lines", "explain").Line2D([], [], color=f"C{i}", label=run.title)
-                for i, run in enumerate(runs)
-            ]
-            figure.legend(handles=handles, loc="outside upper left", ncols=4, frameon=False)
+            looks = [{"color": f"C{i}", "label": run.title} for i, run in enumerate(runs)]
+            if any(len(names) > 1 for names in shown.values()):
+                looks += [{"color": INK, "label": "test"}, {"color": INK, "label": "training", "linestyle": "--"}]
+            handles = [need("matplotlib.lines", "explain").Line2D([], [], **look) for look in looks]
+            figure.legend(
+                handles=handles, loc="outside upper left", ncols=len(looks) if len(looks) <= 6 else 4, frameon=False
+            )
         return svg(figure)
 
 
@@ -76,16 +78,19 @@ def _panel(axis: Any, title: str, names: Sequence[str], runs: Sequence[Run]) -> 
                 training = name.startswith("train_")
                 look = {"marker": "." if len(points) < 30 else "", "label": "training" if training else "test"}
                 colour = f"C{i if len(runs) > 1 else int(training)}"
-                axis.plot(*zip(*points, strict=True), "--" if training else "-", color=colour, **look)
+                line = "--" if training else "-"
+                axis.plot(*zip(*points, strict=True), line, color=colour, clip_on=False, **look)  # 0 is on the edge
     axis.set_title(f"{words(title)}{', %' if is_share(title) else ''}", loc="left")
     axis.set_xlabel("epoch")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(color="#888888", alpha=0.25)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     values = [value for line in axis.get_lines() for value in line.get_ydata()]
     if "loss" in title and min(values) > 0 and max(values) > SPREAD * sorted(values)[len(values) // 2]:
         axis.set_yscale("log")
-    elif title != "lr" and min(axis.get_ylim()[0], 0) == 0:
+    elif title != "lr" and axis.dataLim.ymin >= 0:
+        axis.update_datalim([(1, 0)], updatex=False)  # before the margin above the points is made
+        axis.autoscale_view()
         axis.set_ylim(bottom=0)
     if len(names) > 1 and len(runs) == 1:
         axis.legend(frameon=False, fontsize=8)

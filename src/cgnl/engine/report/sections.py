@@ -6,6 +6,7 @@ A task with other results than classes adds functions of its own to ``SECTIONS``
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
 
 from ..config import plain, to_yaml
 from ..datasets import dataset_name
@@ -89,7 +90,15 @@ def numbers(runs: Runs) -> Markup | None:
             line += [shown(name, value), *([shown(name, run.paper.get(name))] if run.paper else [])]
         lines.append(line)
     source = [tag("p", f"{run.title}: {run.config.paper.table}", class_="faint") for run in runs if run.config.paper]
-    return section("Results", table(head, lines), source)
+    other = tag("p", "The runs were tested on different samples.", class_="faint") if tests_differ(runs) else None
+    return section("Results", table(head, lines), other, source)
+
+
+def tests_differ(runs: Runs) -> bool:
+    """Whether runs were tested on different samples: on as many, and files of the same names wherever they were."""
+    counts = {run.results["test_count"] for run in runs if "test_count" in run.results}
+    named = [sorted((str(a.label), PurePath(a.name).name) for a in run.answers) for run in runs if run.answers]
+    return len(counts) > 1 or any(one != named[0] for one in named)
 
 
 def curves(runs: Runs) -> Markup | None:
@@ -107,15 +116,15 @@ def classes(runs: Runs) -> Markup | None:
         lines = [[c.name, bar(c.share), f"{c.share:.1%}", f"{c.right} of {c.of}"] for c in found[0].values()]
         return section("Accuracy of each class", folded(["", "", "top-1", "samples"], lines))
     names = dict.fromkeys(name for one in found for name in one)
-    shares = {name: [one[name].share if name in one else None for one in found] for name in names}
-
-    def spread(name: str) -> float:
-        there = [share for share in shares[name] if share is not None]
-        return max(there) - min(there)
-
+    shares = {name: [one[name].share for one in found if name in one] for name in names}
+    spread = {name: max(there) - min(there) for name, there in shares.items() if len(there) > 1}
     lines = [
-        [name, *("" if share is None else f"{share:.1%}" for share in shares[name]), f"{100 * spread(name):.1f}"]
-        for name in sorted(names, key=lambda name: (-spread(name), name))
+        [
+            name,
+            *(f"{one[name].share:.1%}" if name in one else "" for one in found),
+            f"{100 * spread[name]:.1f}" if name in spread else "",
+        ]
+        for name in sorted(names, key=lambda name: (-spread.get(name, -1), name))
     ]
     return section("Accuracy of each class", folded(["", *(run.title for run in known), "spread"], lines))
 
@@ -199,13 +208,18 @@ def settings(runs: Runs) -> Markup | None:
     flat = [_flat(plain(run.config)) for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
     lines: list[list[object]] = [
-        [name, *(one.get(name, "") for one in flat)]
+        [name, *(given(one.get(name, "")) for one in flat)]
         for name in names
         if name != "name" and len({str(one.get(name)) for one in flat}) > 1
     ]
     words = "Everything else is the same." if lines else "All settings are the same."
     shown = table(["", *(run.title for run in runs)], lines, "words") if lines else None
     return section("Settings that differ", shown, tag("p", words, class_="faint"))
+
+
+def given(value: object) -> object:
+    """A setting as it is given: a list in brackets, for markup lays it flat."""
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else value
 
 
 def repeat(runs: Runs) -> Markup | None:
