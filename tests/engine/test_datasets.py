@@ -91,7 +91,9 @@ def test_open_dataset_keeps_the_same_part_each_time(tmp_path):
 def test_open_dataset_needs_a_test_sample(tmp_path):
     image(tmp_path / "cat" / "1.png")
     sentence = f"^{re.escape(str(tmp_path))} has no samples to test on"
-    with pytest.raises(ValueError, match=f"{sentence}: there are too few to keep some from the training$"):
+    with pytest.raises(
+        ValueError, match=f"{sentence}: too few to keep some from the training; put .*, or say data.test_on=train$"
+    ):
         open_dataset(Data(root=str(tmp_path)))
     with pytest.raises(ValueError, match=f"{sentence}$"):
         open_dataset(Data(root=str(tmp_path), holdout=0))

@@ -13,6 +13,7 @@ from ..data.sources import Drawn, Files, at_most, hold_out
 from ..spelling import counted, nearest
 from .config import EMBEDDED, Data
 
+TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
 TRAIN_SEED, TEST_SEED, VALIDATION_SEED = 0, 1, 2
 """Of the embedded datasets, which are the same for every run."""
 
@@ -66,7 +67,7 @@ def open_dataset(data: Data) -> Dataset:
         index = at_most(index, data.limit)
     for split in ("train", "test"):
         if not index.splits[split]:
-            few = ": there are too few to keep some from the training" if held_out and data.holdout else ""
+            few = TOO_FEW if held_out and data.holdout else ""
             raise ValueError(f"{data.root or data.annotations} has no samples to {split} on{few}")
     problems = _problems(data, index, held_out)
     if index.kind == "objects":
