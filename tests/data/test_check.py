@@ -150,11 +150,11 @@ def test_command_prints_a_table_and_every_problem(tmp_path, capsys):
 def test_command_says_in_one_line_how_many_clips_are_short(tmp_path, capsys):
     for name, frames in (("a", 4), ("b", 3)):
         shortest = video(tmp_path / name / "clip.mp4", frames)
-    said = f"clips are too short and played in a loop: {shortest} has 3 of"
+    said = f"clips too short and played in a loop: {shortest} has 3 of"
     data("check", str(tmp_path))
     assert capsys.readouterr().out.splitlines()[4:] == ["", f"2 {said} 64 frames"]
     data("check", str(tmp_path), min_frames=4)
-    assert capsys.readouterr().out.splitlines()[4:] == ["", f"1 {said.replace('clips are', 'clip is')} 4 frames"]
+    assert capsys.readouterr().out.splitlines()[4:] == ["", f"1 {said.replace('clips', 'clip')} 4 frames"]
 
 
 def test_command_refuses_what_is_not_usable(tmp_path, capsys):
@@ -185,7 +185,7 @@ def test_data_check_takes_an_annotation_file_by_its_name(tmp_path, capsys):
     (tmp_path / "mine.json").write_text(json.dumps(content))
     data("check", str(tmp_path), annotations="mine.json", images="photos")
     said = capsys.readouterr().out
-    assert "1 classes of objects" in said
+    assert "1 class of objects" in said
     assert "annotation 8" in said
     with pytest.raises(ValueError, match="images is for dataset=coco, not for cub"):
         data("check", str(tmp_path), "cub", images="photos")

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..spelling import counted
 from .index import Index, Kind, Sample, Scene, UnreadableError
 
 AT_ONCE = 1024
@@ -112,7 +113,7 @@ def _faults(index: Index, readable: dict[str, dict[str, int]]) -> tuple[str, ...
 def table(index: Index, report: Report, min_frames: int) -> Iterator[str]:
     """The report in lines."""
     readable = _counts(index, without=report.unreadable)
-    yield f"{len(index.classes):,} classes of {index.kind}"
+    yield f"{counted(len(index.classes), 'class')} of {index.kind}"
     yield ""
     what = "objects" if index.kind == "objects" else "samples"
     yield f"{'split':10} {what:>10} {'readable':>10}   fewest in a class, most in a class"
@@ -130,5 +131,5 @@ def _too_short(short: dict[Path, int], min_frames: int) -> Iterator[str]:
     """One line on all clips that are too short, for often they all are."""
     if short:
         least = min(short, key=lambda path: short[path])
-        clips = "1 clip is" if len(short) == 1 else f"{len(short):,} clips are"
-        yield f"{clips} too short and played in a loop: {least} has {short[least]} of {min_frames} frames"
+        clips, frames = counted(len(short), "clip"), f"{short[least]} of {min_frames} frames"
+        yield f"{clips} too short and played in a loop: {least} has {frames}"

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from ..spelling import counted
 from .check import check, table
 from .drawing import draw
 from .embedded import EMBEDDED
@@ -41,7 +42,8 @@ def data(
     if objects and name != "coco":
         raise ValueError(f"{next(iter(objects))} is for dataset=coco, not for {name}")
     if action == "draw":
-        print(f"{count} samples of {len(draw(name, root, count, seed))} classes in {root}")
+        classes = draw(name, root, count, seed)
+        print(f"{counted(count, 'sample')} of {counted(len(classes), 'class')} in {root}")
         return
     index = READERS[name](root, **objects)
     report = check(index, min_frames)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ..spelling import counted
 from .coco import coco
 from .index import Index, Kind, Sample, inside
 
@@ -307,7 +308,7 @@ def _class_folders(root: Path, places: dict[str, Path]) -> Index:
     if len(example) > 1:
         raise ValueError(f"{root} mixes images ({example['images']}) and videos ({example['videos']})")
     if others:
-        problems.append(f"{len(others):,} pictures are of a kind that is not read, such as {others[0]}")
+        problems.append(f"{counted(len(others), 'picture')} of a kind that is not read, such as {others[0]}")
     kind: Kind = "videos" if "videos" in example else "images"
     return _filled(root, Index(classes, splits, kind, tuple(problems)))
 

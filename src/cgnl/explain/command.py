@@ -11,6 +11,7 @@ from ..data.transforms import network_input
 from ..engine.checkpoint import check_names, open_trained
 from ..engine.predict import find_device
 from ..engine.viewing import Seen, see
+from ..engine.writing import make_folder
 from ..extras import need
 from . import figure
 from .gradcam import grad_cam
@@ -83,13 +84,13 @@ def explain(
     if len({row.pixels.shape for row in rows}) > 1:
         sizes = " and ".join(" x ".join(map(str, row.pixels.shape)) for row in rows)
         raise ValueError(f"the two networks see different pixels, {sizes}, and cannot be drawn together")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     if target.suffix.lower() == ".mp4":
         figure.write_video(figure.frames(rows), target)
     else:
         figure.draw(rows, threshold, heat, parts).savefig(target, dpi=110)
     if save:
-        Path(save).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(save).parent)
         need("numpy", "data").savez_compressed(save, **arrays)
     for row in rows:
         print(f"{row.title}: {row.words}{row.attention.caption}")

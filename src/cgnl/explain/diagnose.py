@@ -8,7 +8,7 @@ from typing import Any
 from ..engine.checkpoint import check_names
 from ..engine.config import EMBEDDED
 from ..engine.evaluate import Test, prepare
-from ..engine.writing import write_csv
+from ..engine.writing import make_folder, write_csv
 from ..extras import need
 from .diagnosis import Diagnosis, diagnose_blocks
 from .maps import blocks_of, find_block
@@ -75,7 +75,7 @@ def table(result: Diagnosis, samples: int) -> list[str]:
 def write(result: Diagnosis, output: Path, title: str) -> list[Path]:
     """Both tables as CSV and the plot; returns their names."""
     output = output.with_suffix("") if output.suffix in (".csv", ".png") else output
-    output.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(output.parent)
     paths = [output.with_name(f"{output.name}{end}") for end in (".csv", "_groups.csv", ".png")]
     write_rows(result.outcomes, paths[0])
     plot(result, title).savefig(paths[2], dpi=160)

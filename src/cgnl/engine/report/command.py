@@ -7,7 +7,7 @@ from ...extras import need
 from ...models import is_detector
 from ...spelling import first_line
 from ..answers import save_answers
-from ..writing import write_text
+from ..writing import make_folder, write_text
 from .html import page
 from .run import Run, read_run, read_runs
 from .sections import SECTIONS
@@ -30,7 +30,7 @@ def command(run: str, *more: str, output: str | None = None, test: bool = False)
     runs = [with_answers(r, test) for r in read_runs([run, *more])]
     usual = runs[0].folder.parent / "comparison.html" if more else runs[0].folder / "report.html"
     target = Path(output) if output else usual
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     write(runs, target)
     print(f"{target} written")
 
