@@ -181,13 +181,11 @@ def test_note_counts_a_file_once_however_often_it_is_met():
     assert module.problems == {"a cannot be read", "b cannot be read"}
 
 
-@pytest.mark.parametrize("limit", [0, 2])
-def test_note_stops_when_there_are_more_than_the_limit(limit):
+@pytest.mark.parametrize(("limit", "many"), [(0, "1 sample"), (2, "3 samples")])
+def test_note_stops_when_there_are_more_than_the_limit(limit, many):
     module = task(**{"data.bad_limit": limit})
     module.note(batch(problems=tuple(f"{n} cannot be read" for n in range(limit))))
-    with pytest.raises(
-        ValueError, match=rf"{limit + 1} samples cannot be read, which is more than data\.bad_limit = {limit}"
-    ):
+    with pytest.raises(ValueError, match=rf"{many} cannot be read, which is more than data\.bad_limit = {limit}"):
         module.note(batch(problems=("z cannot be read",)))
 
 
