@@ -567,6 +567,14 @@ def test_insert_second_block_runs_behind_the_first(hooked):
     assert [name.rpartition("_")[2] for name in order] == ["cgnl", "nl"]
 
 
+def test_insert_takes_no_name_that_is_taken():
+    """Behind a child of a list, the name made of the path to it may be another target's."""
+    model = nn.Module()
+    model.a, model.a_0 = nn.ModuleList([nn.Conv2d(3, 16, 1)]), nn.Conv2d(16, 16, 1)
+    insert(insert(model, "cgnl", "a.0"), "cgnl", "a_0")
+    assert sorted(inserted(model)) == ["a_0.a_0_cgnl", "a_0_cgnl"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

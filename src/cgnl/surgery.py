@@ -219,14 +219,13 @@ def _runs_in_order(module: nn.Module) -> bool:
 
 
 def _may_grow(module: nn.Module) -> bool:
-    """Whether a child more does no harm: nobody loops over the children, as others do over a list, and timm's RegStage
-    over itself."""
+    """Whether one child more does no harm: a list of modules is looped over, and timm's RegStage loops over itself."""
     names = getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
-    return not isinstance(module, _CONTAINERS) and not {"children", "named_children", "modules", "_modules"} & set(
-        names
-    )
+    return not isinstance(module, _CONTAINERS) and _LOOPS.isdisjoint(names)
 
 
+_LOOPS = {"children", "named_children", "modules", "_modules"}
+"""In the code of a module that does something with each of its children."""
 Spot = tuple[nn.Module, str, str | None]
 """The module to register a block on, its key there, and the child it follows in order, or None for a forward hook."""
 
@@ -240,7 +239,7 @@ def _spots(model: nn.Module, name: str, label: str) -> list[Spot]:
             raise ValueError(f"{name!r} already has a block behind it: {there!r}")
     spots: list[Spot] = [(parent, key, child)] if _runs_in_order(parent) else []
     while True:
-        if _may_grow(parent):
+        if _may_grow(parent) and key not in parent._modules:
             spots.append((parent, key, None))
         if parent is model:
             break
