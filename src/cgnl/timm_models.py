@@ -40,7 +40,9 @@ def resnet(
     """timm's ResNet, with blocks."""
     kind = resnets.BasicBlock if depth < 50 else resnets.Bottleneck
     model = resnets.ResNet(kind, STAGES[depth], **options)
-    return insert(model, block, after or placement(f"resnet{depth}", blocks), **(block_options or {}))
+    return insert(
+        model, block, placement(f"resnet{depth}", blocks) if after is None else after, **(block_options or {})
+    )
 
 
 def keep_blocks(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

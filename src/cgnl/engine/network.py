@@ -61,29 +61,29 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
 def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind, samples: int = 0) -> None:
     """Refuse clips and pictures that a network on the meta device cannot take, without computing anything.
 
-    Where it is to be trained, ``samples`` are those that its norms see at once.
+    Where it is to be trained, ``samples`` are those that its norms see at once: a single one may be too few.
     """
     if kind == "objects":
         return
     sizes = {"data.frames": view.frames} if kind == "videos" else {}
     sizes |= {"data.size": view.size or DRAWN}
     shape = " x ".join(map(str, _shape(sizes)))
-    if error := _refusal(outline.eval(), 1, sizes):
-        larger = [n for n in sizes if view.size and not _refusal(outline, 1, sizes | {n: AMPLE[n]})]
+    if error := _refusal(outline.eval(), sizes):
+        larger = [n for n in sizes if view.size and not _refusal(outline, sizes | {n: AMPLE[n]})]
         reason = f"make {' or '.join(larger)} larger" if larger else first_line(error)
         raise ValueError(f"{name} cannot take {shape}: {reason}")
-    if samples and _refusal(outline.train(), samples, sizes):
+    if samples == 1 and _refusal(outline.train(), sizes):
         raise ValueError(
-            f"{name} cannot be trained on {samples} x {shape}, of which norms see one value of a channel: "
+            f"{name} cannot be trained on 1 x {shape}, of which norms see one value of a channel: "
             "make optim.batch_size or data.size larger"
         )
 
 
-def _refusal(outline: nn.Module, samples: int, sizes: Mapping[str, int]) -> Exception | None:
-    """What a network on the meta device says against samples of these sizes, if anything."""
+def _refusal(outline: nn.Module, sizes: Mapping[str, int]) -> Exception | None:
+    """What a network on the meta device says against a sample of these sizes, if anything."""
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            outline(torch.empty(samples, 3, *_shape(sizes), device="meta"))
+            outline(torch.empty(1, 3, *_shape(sizes), device="meta"))
     except (RuntimeError, ValueError) as error:
         return error
     return None

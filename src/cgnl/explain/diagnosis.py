@@ -106,7 +106,10 @@ def off(block: CGNL | NonLocal) -> Iterator[None]:
 
 
 class Added:
-    """What a block has added to all that passed it, in percent of the size of its input: a root of mean squares."""
+    """What a block has added to all that passed it, in percent of the size of its input: a root of mean squares.
+
+    In half precision, what is left of it after rounding.
+    """
 
     def __init__(self):
         self.squares = torch.zeros(2, dtype=torch.float64)
