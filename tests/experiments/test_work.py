@@ -198,6 +198,38 @@ def test_killed_at_any_moment_it_goes_on(start, tmp_path):
     assert sorted(ended(tmp_path)) == sorted(NAMES)
 
 
+ORPHANS = """
+import os
+import time
+from pathlib import Path
+from cgnl.experiments.work import work
+
+class Sleeper:
+    def __call__(self):
+        Path(f"{os.getpid()}.pid").touch()
+        time.sleep(100)
+        return True
+
+if __name__ == "__main__":
+    work([Sleeper(), Sleeper()])
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_command(tmp_path, how):
+    (tmp_path / "script.py").write_text(ORPHANS)
+    command = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    while len(pids := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 2:
+        assert command.poll() is None
+        time.sleep(0.05)
+    command.send_signal(how)
+    command.wait()
+    until = time.time() + 60
+    while any(Path(f"/proc/{pid}/cwd").exists() for pid in pids) and time.time() < until:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}/cwd").exists() for pid in pids)
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(4, "4 s"), (89, "89 s"), (100, "2 min"), (7300, "2 h 2 min")])
 def test_in_minutes_is_for_people(seconds, expected):
     assert in_minutes(seconds) == expected

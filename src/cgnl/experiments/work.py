@@ -107,14 +107,23 @@ def interrupted_at(deadline: float | None) -> Iterator[None]:
         return
     timer = threading.Timer(max(0.0, deadline - time.time()), os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
+    with answering_interrupts():
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+@contextmanager
+def answering_interrupts() -> Iterator[None]:
+    """Let Ctrl-C stop this process, also where a shell has told it not to, as in the background of a script."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    if ignored:  # as shells start what runs in the background of a script
+    if ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer.start()
     try:
         yield
     finally:
-        timer.cancel()
         if ignored:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -147,7 +156,17 @@ def work(team: Sequence[Worker]) -> bool:
 
 
 def _work(worker: Worker) -> None:
-    sys.exit(0 if worker() else STOPPED)
+    with answering_interrupts():
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        sys.exit(0 if worker() else STOPPED)
+
+
+def _end_with_parent() -> None:
+    """Ctrl-C when the command is no more, or its workers would go on unseen."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 STOPPED = 130
