@@ -98,7 +98,14 @@ def test_summarize_knows_what_the_blocks_add(ended, toy, tmp_path):
     as_it_is, off = summarize("toy", toy, tmp_path).replacements
     assert as_it_is.added == estimate([0.2, 0.4])
     assert off.added is None
+    assert as_it_is.added_median is None
     assert "as it is, adding 0.3 % to its input |" in replacements_markdown([as_it_is, off])
+
+
+def test_summarize_knows_what_the_blocks_add_to_the_median_sample(ended, toy, tmp_path):
+    ended(1, 0, "10", diagnosis="attention,top1,lost,won,change,added,added_median\nas it is,50,0,0,0,130,0.5\n")
+    replacements = summarize("toy", toy, tmp_path).replacements
+    assert ", adding 130 % to its input (0.5 % to that of the median sample) |" in replacements_markdown(replacements)
 
 
 def test_summarize_of_nothing_is_a_table_all_the_same(toy, tmp_path):

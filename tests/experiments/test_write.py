@@ -10,7 +10,7 @@ import pytest
 from cgnl.experiments.statistics import Sides, estimate
 from cgnl.experiments.summary import Line, Pair, Replacement, Seed, Summary
 from cgnl.experiments.tables import Row, Table
-from cgnl.experiments.write import fill, markdown, page, pairs_csv, rows_csv, sentences, write
+from cgnl.experiments.write import draw, fill, markdown, page, pairs_csv, rows_csv, sentences, write
 
 PLAIN, CGNL, NL = Row("R-50", "cub_r50"), Row("R-50 + 1 CGNL", "cub_r50_cgnl1"), Row("R-50 + 1 NL", "cub_r50_nl1")
 ROOT = Path(__file__).parents[2]
@@ -54,6 +54,16 @@ def test_markdown_says_how_and_what_not(summary):
     assert "* R-50 + 1 NL: not run: no weights\n" in text
 
 
+@pytest.mark.parametrize(
+    ("row", "dataset", "said"),
+    [(PLAIN, "cub", False), (PLAIN, "parts", True), (Row("R-18", "relation", {}, "relation"), "relation", False)],
+)
+def test_markdown_says_what_is_drawn_in_place_of_the_paper_s(row, dataset, said):
+    seeds = {0: Seed({"top1": 80.0}, "", "", 1.0, ())}
+    lines = (Line(row, seeds, row.config({"data.dataset": dataset}), ""),)
+    assert ("These are drawn pictures" in markdown(Summary("t", Table("T", (row,)), lines, (), ()))) == said
+
+
 def test_markdown_has_pairs_and_whether_attention_matters(summary):
     text = markdown(summary)
     assert "| R-50 + 1 CGNL against R-50 | +1.09 | +1.75 [-1.43, +4.93] | 0.090 | +1,203 / -100 | < 0.001 | 2 |" in text
@@ -90,6 +100,16 @@ def test_write_of_nothing_has_no_picture(summary, tmp_path):
     assert [path.name for path in write(empty, tmp_path)] == ["cub.md", "cub.csv", "cub_pairs.csv"]
 
 
+def test_draw_names_the_paper_where_it_says_something(summary):
+    ours = Row("mine", "parts", {}, "mine")
+    alone = Summary("t", Table("T", (ours,), ours=True), (line(ours, 80.0, 81.0),), (), ())
+    for drawn, expected in (
+        (summary, ["a seed", "mean, 95 % interval", "paper"]),
+        (alone, ["a seed", "mean, 95 % interval"]),
+    ):
+        assert [text.get_text() for text in draw(drawn).axes[1].get_legend().get_texts()] == expected
+
+
 def test_fill_writes_between_the_marks_alone(tmp_path):
     document = tmp_path / "doc.md"
     text = f"before\n<!-- cgnl reproduce residual in {tmp_path} -->\nold 99.9\n<!-- end -->\nafter\n"
@@ -102,6 +122,18 @@ def test_fill_writes_between_the_marks_alone(tmp_path):
     assert "<!-- end -->\nafter\n" in filled
     assert fill(document) == 2
     assert document.read_text() == filled
+
+
+def test_fill_takes_rows_as_they_are(tmp_path):
+    document, rows = tmp_path / "doc.md", tmp_path / "rows.csv"
+    rows.write_text('network,top-1\n"plain, small",81.80\nCGNL,83.10\n')
+    document.write_text(f"<!-- cgnl reproduce rows of {rows} -->\n12\n<!-- end -->\n")
+    assert fill(document) == 1
+    table = "| network | top-1 |\n| --- | --- |\n| plain, small | 81.80 |\n| CGNL | 83.10 |"
+    assert document.read_text() == f"<!-- cgnl reproduce rows of {rows} -->\n{table}\n<!-- end -->\n"
+    rows.unlink()
+    with pytest.raises(FileNotFoundError):
+        fill(document)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ class Replacement:
     won: int
     added: Estimate | None
     """What its blocks add, in percent of the size of their inputs; of the attention as it is."""
+    added_median: Estimate | None = None
+    """The same of the median sample."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,12 @@ def _replacements(line: Line) -> list[Replacement]:
         entries = [test[attention] for test in tests]
         top1, change = (estimate([float(entry[name]) for entry in entries]) for name in ("top1", "change"))
         lost, won = (sum(int(entry[name]) for entry in entries) for name in ("lost", "won"))
-        sizes = [float(entry["added"]) for entry in entries if entry.get("added")]
-        added = estimate(sizes) if len(sizes) == len(entries) else None
-        found.append(Replacement(line.row, attention, top1, change, lost, won, added))
+        added, median = (_of_all(entries, name) for name in ("added", "added_median"))
+        found.append(Replacement(line.row, attention, top1, change, lost, won, added, median))
     return found
+
+
+def _of_all(entries: Sequence[Mapping[str, str]], name: str) -> Estimate | None:
+    """A number of diagnoses; none where one of them was made before it was measured."""
+    values = [float(entry[name]) for entry in entries if entry.get(name)]
+    return estimate(values) if len(values) == len(entries) else None

@@ -55,7 +55,7 @@ def markdown(summary: Summary, brief: bool = False) -> str:
     ours = "Not a table of the paper. " if table.ours else ""
     protocols = {words(line.config): line for line in summary.lines if line.config}
     parts = [f"{ours}{table.note}".strip(), *(f"{protocol}." for protocol in protocols), rows_markdown(summary)]
-    if any(line.config and dataset_name(line.config.data) in DRAWN for line in summary.lines):
+    if any(_is_drawn_instead(line) for line in summary.lines):
         parts.append("These are drawn pictures and smaller networks: only the way of the experiment is the paper's.")
     if missing := [line for line in summary.lines if line.reason]:
         parts.append("\n".join(f"* {line.row.label}: {_not_run(line)}" for line in missing))
@@ -63,6 +63,12 @@ def markdown(summary: Summary, brief: bool = False) -> str:
     if not brief:
         parts += [pairs_markdown(summary.pairs), replacements_markdown(summary.replacements)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _is_drawn_instead(line: Line) -> bool:
+    """Whether the samples are drawn, and those of the table are not."""
+    own, seen = (c and dataset_name(c.data) in DRAWN for c in (line.row.config(), line.config))
+    return bool(seen and not own)
 
 
 def _not_run(line: Line) -> str:
@@ -109,7 +115,7 @@ def replacements_markdown(replacements: Sequence[Replacement]) -> str:
     rows = [
         [
             entry.row.label,
-            entry.attention + (f", adding {entry.added.mean:.2g} % to its input" if entry.added else ""),
+            f"{entry.attention}{_adding(entry)}",
             f"{entry.top1.mean:.2f}",
             f"{entry.change.mean:+.2f}{_interval(entry.change, sign='+')}" if entry.lost or entry.won else "",
             f"+{entry.won:,} / -{entry.lost:,}" if entry.lost or entry.won else "",
@@ -118,6 +124,14 @@ def replacements_markdown(replacements: Sequence[Replacement]) -> str:
         for entry in replacements
     ]
     return grid(["", "attention", "top-1", "change", "samples won / lost", "seeds"], rows) if rows else ""
+
+
+def _adding(entry: Replacement) -> str:
+    """What a block adds, where that was measured."""
+    if entry.added is None:
+        return ""
+    median = f" ({entry.added_median.mean:.3g} % to that of the median sample)" if entry.added_median else ""
+    return f", adding {entry.added.mean:.3g} % to its input{median}"
 
 
 def sentences(summary: Summary) -> list[str]:
@@ -186,11 +200,13 @@ def draw(summary: Summary) -> Any:
         if line.row is not base:
             pair = pairs.get((base.name, line.row.name))
             _dots(gains, place, (), pair and pair.difference, gain(base, line.row, metric))
-    for label, style in {
+    styles: dict[str, dict[str, Any]] = {
         "a seed": {"marker": "o", "color": "#8c8c8c", "markersize": 3},
         "mean, 95 % interval": {"marker": "o", "color": "#2b6cb0"},
-        "paper": {"marker": "D", "color": "#c44e52", "fillstyle": "none"},
-    }.items():
+    }
+    if any(metric in line.row.reported for line in lines):
+        styles["paper"] = {"marker": "D", "color": "#c44e52", "fillstyle": "none"}
+    for label, style in styles.items():
         gains.plot([], [], linestyle="none", label=label, **style)
     gains.axvline(0, color="#dddddd", zorder=0)
     numbers.set_yticks(range(len(lines)), [line.row.label for line in lines])
@@ -213,17 +229,21 @@ def _dots(axis: Any, place: int, values: Sequence[float], mean: Estimate | None,
         axis.plot(paper, place, "D", color="#c44e52", fillstyle="none", zorder=3)
 
 
-MARK = re.compile(r"(<!-- cgnl reproduce (\S+) in (\S+?)(, brief)? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARK = re.compile(
+    r"(<!-- cgnl reproduce (?:rows of (\S+)|(\S+) in (\S+?)(, brief)?) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def fill(document: Path) -> int:
     """Put tables between a document's marks, ``<!-- cgnl reproduce TABLE in FOLDER -->`` and ``<!-- end -->``.
 
-    Returns how many there were.
+    ``<!-- cgnl reproduce rows of FILE.csv -->`` is for what other commands have measured. Returns how many there were.
     """
 
     def filled(mark: re.Match[str]) -> str:
-        begin, name, folder, brief, end = mark.groups()
+        begin, file, name, folder, brief, end = mark.groups()
+        if file:
+            return f"{begin}{_rows_of(Path(file))}\n{end}"
         if name not in TABLES:
             raise ValueError(f"{document}: there is no table {name!r}")
         if not Path(folder).is_dir():
@@ -235,6 +255,13 @@ def fill(document: Path) -> int:
     text, count = MARK.subn(filled, document.read_text())
     write_text(document, text)
     return count
+
+
+def _rows_of(path: Path) -> str:
+    """A CSV file as a table."""
+    with path.open(newline="") as file:
+        head, *rows = csv.reader(file)
+    return grid(head, rows)
 
 
 def _csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:

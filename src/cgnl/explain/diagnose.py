@@ -62,7 +62,8 @@ def table(result: Diagnosis, samples: int) -> list[str]:
             line += f" {o.change:+8.2f} {o.lost:5} {o.won:5} {o.p:9.2g}"
         lines.append(line)
     lines += ["lost, won: samples that become wrong, right. p: McNemar's exact test.", ""]
-    lines += [f"what {name} adds to its input: {share:.2g} % of its size" for name, share in result.added.items()]
+    for name, (of_all, median) in result.added.items():
+        lines.append(f"what {name} adds to its input: {of_all:.3g} % of its size; {median:.3g} % in the median sample")
     if not result.spreads:
         return [*lines, "A non-local block's attention is a matrix: it has no number for each group."]
     lines += ["", "attention by group            order        mean   deviation  negative  deviation / |mean|"]

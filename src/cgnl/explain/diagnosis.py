@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -105,21 +105,27 @@ def off(block: CGNL | NonLocal) -> Iterator[None]:
         handle.remove()
 
 
-class Added:
-    """What a block has added to all that passed it, in percent of the size of its input: a root of mean squares.
+class Share(NamedTuple):
+    """What a block adds, in percent of the size of its input."""
 
-    In half precision, what is left of it after rounding.
-    """
+    of_all: float
+    """A root of mean squares over all samples, of which a few may be most."""
+    median: float
+    """Half of the samples have less."""
+
+
+class Added:
+    """What a block has added to each sample that passed it; in half precision, what is left of it after rounding."""
 
     def __init__(self):
-        self.squares = torch.zeros(2, dtype=torch.float64)
+        self.squares: list[Tensor] = []
 
     @contextmanager
     def measured(self, block: CGNL | NonLocal) -> Iterator[None]:
         def note(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            (x,) = inputs
-            now = torch.stack([((output - x).float() ** 2).sum(), (x.float() ** 2).sum()])
-            self.squares = self.squares.to(now.device) + now  # it stays there, so that nothing waits
+            x = inputs[0].detach()
+            squares = [part.float().flatten(1).square().sum(1) for part in (output.detach() - x, x)]
+            self.squares.append(torch.stack(squares))  # [2, B]; it stays on the device, so that nothing waits
 
         handle = block.register_forward_hook(note)
         try:
@@ -128,9 +134,12 @@ class Added:
             handle.remove()
 
     @property
-    def percent(self) -> float:
-        branch, given = self.squares.tolist()
-        return 100 * math.sqrt(branch / given) if given else 0.0
+    def share(self) -> Share:
+        if not self.squares:
+            return Share(0.0, 0.0)
+        branch, given = torch.cat(self.squares, 1).double().cpu()  # [samples]
+        parts = torch.stack([branch.sum() / given.sum(), (branch / given).nan_to_num().median()])
+        return Share(*(100 * parts.nan_to_num().sqrt()).tolist())
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,8 @@ class Outcome:
     """McNemar's exact test, two-sided."""
     added: float | None = None
     """What the blocks add, in percent of the size of their inputs, on average; of the attention as it is."""
+    added_median: float | None = None
+    """The same of the median sample."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +190,8 @@ class Diagnosis:
     """Coefficients of each CGNL block, [samples, G, K]."""
     orders: Mapping[str, tuple[str, ...]]
     """What the K coefficients of each are of."""
-    added: Mapping[str, float]
-    """What each block adds, in percent of the size of its input."""
+    added: Mapping[str, Share]
+    """What each block adds."""
 
 
 def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: int = 1) -> Diagnosis:
@@ -202,7 +213,7 @@ def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: i
             stack.enter_context(sizes[name].measured(block))
         truth = test()
     values = {name: r.values for name, r in recorded.items()}
-    added = {name: size.percent for name, size in sizes.items()}
+    added = {name: size.share for name, size in sizes.items()}
 
     def put(make: Callable[[Tensor], Change] | None, others: bool = False) -> list[Any]:
         changed = [replaced(block, make(values[name])) for name, block in compact.items()] if make else []
@@ -215,7 +226,8 @@ def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: i
         variants["its sign x mean size"] = lambda: put(by_sign)
         variants["another sample's"] = lambda: put(lambda v: by_next(v, views))
     variants["block off"] = lambda: [off(block) for block in blocks.values()]
-    outcomes = [Outcome("as it is", 100 * sum(truth) / len(truth), added=statistics.fmean(added.values()))]
+    of_all, median = (statistics.fmean(numbers) for numbers in zip(*added.values(), strict=True))
+    outcomes = [Outcome("as it is", 100 * sum(truth) / len(truth), added=of_all, added_median=median)]
     for name, contexts in variants.items():
         with ExitStack() as stack:
             for context in contexts():
