@@ -3,6 +3,7 @@
 python benchmarks/throughput.py cub_r50_cgnl1 data.root=CUB_200_2011 optim.batch_size=64
 """
 
+import statistics
 import sys
 import time
 
@@ -48,7 +49,7 @@ def main() -> None:
     task = Classification(build_network(config.model, len(classes)), config, classes, "images", lr=0.01)
     task.cuda().train()
     resident = resident_speed(task, config.data.size, config.optim.batch_size)
-    steady = sorted(speeds[1:])[len(speeds[1:]) // 2]
+    steady = statistics.median(speeds[1:])
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {' '.join(sys.argv[1:])}")
     print("samples/s of each epoch:", ", ".join(f"{speed:,.0f}" for speed in speeds), "(the first one compiles)")
     print(f"from files {steady:,.0f} samples/s, resident batch {resident:,.0f}, ratio {steady / resident:.3f}")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import cached_property
 from typing import Any
 
 from ..engine.config import Config, load
@@ -26,9 +27,13 @@ class Row:
 
     def config(self, settings: Mapping[str, Any] | None = None) -> Config:
         """The settings of the row, with others laid over them."""
-        return load(self.recipe, {**self.settings, **(settings or {})})
+        return load(self.recipe, {**self.settings, **settings}) if settings else self._own
 
-    @property
+    @cached_property
+    def _own(self) -> Config:
+        return load(self.recipe, self.settings)
+
+    @cached_property
     def reported(self) -> dict[str, float]:
         """What the paper reports, in per cent; nothing where the settings are not the paper's."""
         paper = None if self.settings else self.config().paper
