@@ -18,7 +18,7 @@ from cgnl.engine.config import load
 from cgnl.engine.datasets import TRAIN_SEED
 from cgnl.engine.network import build_network
 from cgnl.engine.trainer import seed_everything
-from tests.engine.conftest import SETTINGS, normalized, options, same, table, weights
+from tests.engine.conftest import SETTINGS, normalized, options, table, weights
 
 ROOT = Path(__file__).parents[2]
 SEVERAL = {**SETTINGS, "model.name": "tiny_group", "model.dropout": 0.0, "data.samples": 52, "save_every": 5}
@@ -238,15 +238,15 @@ def several(folder: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_train_that_lost_a_process_it_started_says_so_and_goes_on(launched, tmp_path):
+def test_train_that_lost_a_process_it_started_says_so_and_goes_on(alone, run, tmp_path):
     ended = call(tmp_path, DEADLY, *several(tmp_path))
     assert (ended.returncode, ended.stderr) == (2, LOST)
     folder = tmp_path / "killed"
     assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 6
-    again = call(tmp_path, DEADLY.replace('"killed" and', '"" and'), *several(tmp_path), "--resume")
-    assert again.returncode == 0, again.stderr
-    assert same(weights(folder / "last.ckpt"), weights(launched[0] / "last.ckpt"))
-    assert table(folder) == table(launched[0])
+    given = {name.replace(".", "__"): value for name, value in SEVERAL.items()}
+    assert run(resume=True, **given | {"name": "killed"}).folder == folder  # in one process: another two would import
+    assert_near(weights(alone / "last.ckpt"), weights(folder / "last.ckpt"))
+    assert_same_table(folder, alone)
 
 
 def test_train_that_lost_a_process_of_torchrun_ends(tmp_path):

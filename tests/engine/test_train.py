@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -137,35 +138,42 @@ def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, n
         assert_same_run(run(resume=True, runs=tmp_path / f"{k}", **settings), whole)
 
 
-@pytest.mark.parametrize(("name", "status", "saved"), [("SIGKILL", -signal.SIGKILL, 2), ("SIGINT", 130, 4)])
-def test_train_command_that_was_ended_goes_on(run, cgnl, tmp_path, name, status, saved):
+def test_train_command_that_was_ended_goes_on(run, cgnl, tmp_path):
     script = f"""
 import os, signal, sys, torch
 torch.set_num_threads({torch.get_num_threads()})
 from cgnl.cli import main
 from cgnl.engine.task import Classification
 from tests.engine.conftest import register
+import cgnl.engine.trainer
 register()
 original = Classification.training_step
 def step(self, batch, batch_idx):
     if batch_idx == 3:
-        os.killpg(0, signal.{name})  # as a terminal does: the workers get it too
+        os.killpg(0, getattr(signal, self.config.name))  # as a terminal does: the workers get it too
     return original(self, batch, batch_idx)
 Classification.training_step = step
-sys.exit(main(sys.argv[1:]))
+for name in ("SIGKILL", "SIGINT"):
+    child = os.fork()  # each like a process of its own, which would import for ten seconds
+    if not child:
+        os.setsid()
+        status = main([*sys.argv[1:], f"name={{name}}"])
+        sys.stdout.flush()
+        os._exit(status)
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
     settings = {"model__dropout": 0.5, "save_every": 2, "data__samples": 36}  # four steps in an epoch
     arguments = ["train", "parts", *options(**settings, runs=tmp_path / "part", data__workers=1)]
-    call = [sys.executable, "-c", script, *arguments]
-    ended = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, start_new_session=True)
-    folder = tmp_path / "part" / "run"
-    assert ended.returncode == status, ended.stderr
-    assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == saved
-    assert "Traceback" not in ended.stderr
-    assert cgnl(*arguments, "--resume")[0] == 0
+    done = subprocess.run([sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert re.findall(r"^ended (-?\d+)", done.stdout, re.MULTILINE) == [str(-signal.SIGKILL), "130"], done.stderr
+    assert "Traceback" not in done.stderr
     whole = run(runs=tmp_path / "whole", **settings)
-    assert same(weights(folder / "last.ckpt"), weights(whole.folder / "last.ckpt"))
-    assert table(folder) == table(whole.folder)
+    for name, saved in (("SIGKILL", 2), ("SIGINT", 4)):
+        folder = tmp_path / "part" / name
+        assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == saved
+        assert cgnl(*arguments, f"name={name}", "--resume")[0] == 0
+        assert same(weights(folder / "last.ckpt"), weights(whole.folder / "last.ckpt"))
+        assert table(folder) == table(whole.folder)
 
 
 def test_train_leaves_a_folder_with_everything(run):

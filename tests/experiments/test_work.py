@@ -36,6 +36,21 @@ train._train = noted
 if __name__ == "__main__":
     sys.exit(main(["reproduce", "toy", "--seeds", "2", "--output", "out", *sys.argv[1:]]))
 """
+FORKED = """
+import os
+import script
+import cgnl.engine.trainer
+
+for number in range(3):
+    child = os.fork()  # each like a process of its own, which would import for ten seconds
+    if not child:
+        with open(f"{number}.txt", "w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        os._exit(script.main(["reproduce", "toy", "--seeds", "2", "--output", "out"]))
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 NAMES = [f"{name}_seed{n}" for n in (0, 1) for name in ("toy", "toy_cgnl", "toy_r")]
 
 
@@ -50,8 +65,8 @@ def start(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
-    def call(*words: str) -> subprocess.Popen:
-        command = [sys.executable, "script.py", *words]
+    def call(*words: str, name: str = "script.py") -> subprocess.Popen:
+        command = [sys.executable, name, *words]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
         return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
 
@@ -182,19 +197,22 @@ def test_two_copies_do_not_make_a_run_twice(start, tmp_path):
 @pytest.mark.long
 def test_killed_at_any_moment_it_goes_on(start, tmp_path):
     before, done = 0, set()
-    for moment in (0.1, 1.5):
-        copy = start()
-        while copy.poll() is None and len(begun(tmp_path)) == before:
-            time.sleep(0.02)
-        time.sleep(moment)
-        os.killpg(copy.pid, signal.SIGKILL)
-        assert "Traceback" not in copy.communicate()[0]
+    (tmp_path / "forked.py").write_text(FORKED)
+    copies = start(name="forked.py")
+    assert copies.stdout is not None
+    for number, moment in enumerate((0.1, 1.5, None)):
+        child = int(copies.stdout.readline())
+        if moment is not None:
+            while copies.poll() is None and len(begun(tmp_path)) == before:
+                time.sleep(0.02)
+            time.sleep(moment)
+            os.kill(child, signal.SIGKILL)
+        status, said = int(copies.stdout.readline()), (tmp_path / f"{number}.txt").read_text()
+        assert status == (0 if moment is None else -signal.SIGKILL), said
+        assert "Traceback" not in said
         assert not done & set(begun(tmp_path)[before:])  # what had ended was not begun again
         before, done = len(begun(tmp_path)), ended(tmp_path)
-    last = start()
-    said = last.communicate(timeout=240)[0]
-    assert last.returncode == 0, said
-    assert not done & set(begun(tmp_path)[before:])
+    copies.communicate()
     assert sorted(ended(tmp_path)) == sorted(NAMES)
 
 
