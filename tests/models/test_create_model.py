@@ -155,8 +155,11 @@ def test_create_model_loads_a_file_and_logs_the_report(tmp_path, caplog):
     assert "new: layer3.0_nl.theta.weight" in caplog.text
 
 
-@pytest.mark.parametrize("network", ["resnet50", "c2d_resnet50", "i3d_resnet50"])
-def test_create_model_takes_torchvisions_weights_by_name(network, monkeypatch):
+@pytest.mark.parametrize(
+    ("network", "weights"),
+    [("resnet50", "IMAGENET1K_V2"), ("c2d_resnet50", "IMAGENET1K_V2"), ("i3d_resnet50", "DEFAULT")],
+)
+def test_create_model_takes_torchvisions_weights_by_name(network, weights, monkeypatch):
     asked = []
 
     def state_dict(self: WeightsEnum, **_):
@@ -165,7 +168,7 @@ def test_create_model_takes_torchvisions_weights_by_name(network, monkeypatch):
 
     monkeypatch.setattr(WeightsEnum, "get_state_dict", state_dict)
     with torch.device("meta"):
-        create_model(network, block="cgnl", num_classes=10, weights="IMAGENET1K_V2")
+        create_model(network, block="cgnl", num_classes=10, weights=weights)
     assert asked == [torchvision.models.ResNet50_Weights.IMAGENET1K_V2]
 
 

@@ -203,5 +203,5 @@ def test_one_class_is_only_the_background():
 def test_caffe_variant_has_no_torchvision_weights():
     with pytest.raises(ValueError, match="torchvision has no weights for maskrcnn_resnet50_fpn_caffe"):
         create_model("maskrcnn_resnet50_fpn_caffe", weights="COCO_V1")
-    with pytest.raises(ValueError, match="torchvision's weights: IMAGENET1K_V1, IMAGENET1K_V2, COCO_V1"):
+    with pytest.raises(ValueError, match="torchvision's weights: IMAGENET1K_V1, IMAGENET1K_V2, DEFAULT, COCO_V1"):
         create_model("maskrcnn_resnet50_fpn", weights="COCO_V9")

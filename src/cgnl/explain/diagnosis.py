@@ -138,8 +138,8 @@ class Added:
         if not self.squares:
             return Share(0.0, 0.0)
         branch, given = torch.cat(self.squares, 1).double().cpu()  # [samples]
-        parts = torch.stack([branch.sum() / given.sum(), (branch / given).nan_to_num().median()])
-        return Share(*(100 * parts.nan_to_num().sqrt()).tolist())
+        parts = torch.stack([branch.sum() / given.sum(), (branch / given).nan_to_num(posinf=0.0).median()])
+        return Share(*(100 * parts.nan_to_num(posinf=0.0).sqrt()).tolist())
 
 
 @dataclass(frozen=True)

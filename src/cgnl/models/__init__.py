@@ -79,7 +79,7 @@ def create_model(
         num_classes: outputs of the classifier, 1000 unless given; of Mask R-CNN, with the background, 91.
         weights: a file with a state dict (an image network's is inflated for video, and becomes the backbone of
             Mask R-CNN, whose first layers it freezes), or the name of torchvision's weights, such as
-            ``"IMAGENET1K_V1"``; None draws them. What was loaded, new and ignored goes to the log.
+            ``"IMAGENET1K_V1"`` or ``"DEFAULT"``; None draws them. What was loaded, new and ignored goes to the log.
         dropout: before the classifier, 0.5 unless given; Mask R-CNN has none.
         after: names of modules to put blocks behind; the paper's places for ``blocks`` unless given.
         block_options: arguments of the block, such as ``groups=4`` or ``norm="group"``.
@@ -130,7 +130,7 @@ def _torchvision_weights(name: str, weights: str) -> dict:
     image_network = re.sub(r"^(c2d|i3d|maskrcnn)_|_(fpn|c4)$", "", name)
     networks = [image_network, name] if name == "maskrcnn_resnet50_fpn" else [image_network]
     find = need("torchvision.models", "vision").get_model_weights
-    known = {entry.name: entry for network in networks for entry in find(network)}
+    known = {key: entry for network in networks for key, entry in find(network).__members__.items()}  # with DEFAULT
     if weights not in known:
         raise ValueError(f"{weights} is neither a file nor one of torchvision's weights: {', '.join(known)}")
     try:
@@ -142,6 +142,6 @@ def _torchvision_weights(name: str, weights: str) -> dict:
         ) from None
     except Exception:  # there is no end to what a broken file makes it raise
         raise ValueError(f"the file of torchvision's {weights} is not whole: {known[weights].url} has it") from None
-    if weights == "COCO_V1":  # its frozen norms have no eps
+    if known[weights].name == "COCO_V1":  # its frozen norms have no eps
         state |= {f"{n.removesuffix('running_var')}eps": torch.zeros(()) for n in state if n.endswith("running_var")}
     return state
