@@ -126,11 +126,14 @@ def test_fill_writes_between_the_marks_alone(tmp_path):
 
 def test_fill_takes_rows_as_they_are(tmp_path):
     document, rows = tmp_path / "doc.md", tmp_path / "rows.csv"
-    rows.write_text('network,top-1\n"plain, small",81.80\nCGNL,83.10\n')
+    rows.write_text('network,top-1\n"plain, small",81.80\nCG|NL,83.10\n')
     document.write_text(f"<!-- cgnl reproduce rows of {rows} -->\n12\n<!-- end -->\n")
     assert fill(document) == 1
-    table = "| network | top-1 |\n| --- | --- |\n| plain, small | 81.80 |\n| CGNL | 83.10 |"
+    table = "| network | top-1 |\n| --- | --- |\n| plain, small | 81.80 |\n| CG\\|NL | 83.10 |"
     assert document.read_text() == f"<!-- cgnl reproduce rows of {rows} -->\n{table}\n<!-- end -->\n"
+    rows.write_text("")
+    with pytest.raises(ValueError, match=r"rows.csv is empty"):
+        fill(document)
     rows.unlink()
     with pytest.raises(FileNotFoundError):
         fill(document)

@@ -260,8 +260,10 @@ def fill(document: Path) -> int:
 def _rows_of(path: Path) -> str:
     """A CSV file as a table."""
     with path.open(newline="") as file:
-        head, *rows = csv.reader(file)
-    return grid(head, rows)
+        rows = [[cell.replace("|", "\\|") for cell in row] for row in csv.reader(file)]
+    if not rows:
+        raise ValueError(f"{path} is empty")
+    return grid(rows[0], rows[1:])
 
 
 def _csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
