@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import tables
 from cgnl.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +58,12 @@ def test_scripts_it_names_exist(document):
 def test_every_document_is_listed():
     listed = (ROOT / "docs" / "README.md").read_text()
     assert [path.name for path in DOCUMENTS[1:] if path.name != "README.md" and path.name not in listed] == []
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_tables_are_of_the_files_that_are_kept(name, tmp_path):
+    tables.write(tmp_path)
+    assert (tmp_path / name).read_text() == (tables.RESULTS / name).read_text()
 
 
 def test_safety_says_what_came_of_the_last_kills():

@@ -23,6 +23,8 @@ from tests.engine.conftest import SETTINGS, normalized, options, table, weights
 ROOT = Path(__file__).parents[2]
 SEVERAL = {**SETTINGS, "model.name": "tiny_group", "model.dropout": 0.0, "data.samples": 52, "save_every": 5}
 """Two epochs of six steps, and 13 samples to test on."""
+GIVEN = {name.replace(".", "__"): value for name, value in SEVERAL.items()}
+"""The same, as ``run`` takes it."""
 ONE_STEP = {
     **SEVERAL,
     "data.samples": 8,
@@ -159,7 +161,7 @@ def torchrun(tmp_path_factory):
 @pytest.fixture
 def alone(run):
     """The same run in one process."""
-    return run(**{name.replace(".", "__"): value for name, value in SEVERAL.items()}).folder
+    return run(**GIVEN).folder
 
 
 def assert_near(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]):
@@ -233,8 +235,7 @@ def test_eval_command_in_processes_prints_once(launched):
 
 def several(folder: Path) -> list[str]:
     """The run of ``launched``, for the command."""
-    given = {name.replace(".", "__"): value for name, value in SEVERAL.items()}
-    return [word for word in options(**given, devices=2, runs=folder) if not word.startswith("name=")]
+    return [word for word in options(**GIVEN, devices=2, runs=folder) if not word.startswith("name=")]
 
 
 @pytest.mark.long
@@ -243,8 +244,7 @@ def test_train_that_lost_a_process_it_started_says_so_and_goes_on(alone, run, tm
     assert (ended.returncode, ended.stderr) == (2, LOST)
     folder = tmp_path / "killed"
     assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 6
-    given = {name.replace(".", "__"): value for name, value in SEVERAL.items()}
-    assert run(resume=True, **given | {"name": "killed"}).folder == folder  # in one process: another two would import
+    assert run(resume=True, **GIVEN | {"name": "killed"}).folder == folder  # in one process: another two would import
     assert_near(weights(alone / "last.ckpt"), weights(folder / "last.ckpt"))
     assert_same_table(folder, alone)
 

@@ -33,8 +33,12 @@ def noted(config, *rest):  # a line for each run that is begun
     return begun(config, *rest)
 
 train._train = noted
+
+def command(*words):
+    return main(["reproduce", "toy", "--seeds", "2", "--output", "out", *words])
+
 if __name__ == "__main__":
-    sys.exit(main(["reproduce", "toy", "--seeds", "2", "--output", "out", *sys.argv[1:]]))
+    sys.exit(command(*sys.argv[1:]))
 """
 FORKED = """
 import os
@@ -47,7 +51,7 @@ for number in range(3):
         with open(f"{number}.txt", "w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        os._exit(script.main(["reproduce", "toy", "--seeds", "2", "--output", "out"]))
+        os._exit(script.command())
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
