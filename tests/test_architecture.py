@@ -19,7 +19,7 @@ FILES = {
     for path in sorted((SOURCE / "cgnl").rglob("*.py"))
 }
 
-CORE = {"ops", "kernels", "blocks", "surgery"}
+CORE = {"ops", "kernels", "blocks", "heads", "surgery"}
 UP_TO_MODELS = CORE | {"models", "extras", "spelling"}
 LOOKS_AT = {
     "extras": set(),
@@ -27,6 +27,7 @@ LOOKS_AT = {
     "ops": set(),
     "kernels": {"ops"},
     "blocks": {"ops"},
+    "heads": {"ops", "blocks"},
     "surgery": {"ops", "blocks"},
     "models": CORE | {"extras", "spelling"},
     "data": {"extras", "spelling"},

@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import explain, export, kernels, models, ops
     from .blocks import CGNL, NonLocal, SimpleResidual
+    from .heads import SecondOrderPool
     from .models import create_model, load_reference_checkpoint
     from .surgery import insert, placement, remove
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "CGNL": "blocks:CGNL",
     "NonLocal": "blocks:NonLocal",
+    "SecondOrderPool": "heads:SecondOrderPool",
     "SimpleResidual": "blocks:SimpleResidual",
     "create_model": "models:create_model",
     "explain": "explain",
@@ -31,6 +33,7 @@ _PUBLIC = {
 __all__ = [
     "CGNL",
     "NonLocal",
+    "SecondOrderPool",
     "SimpleResidual",
     "create_model",
     "explain",

@@ -21,8 +21,8 @@ from .ops.series import accumulation_dtype, polynomial
 __all__ = ["CGNL", "NonLocal", "SimpleResidual"]
 
 _THREE = ("theta", "phi", "g")
-_CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_BATCH_NORM = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+BATCH_NORM = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
@@ -54,7 +54,7 @@ class _Residual(nn.Module):
         inner_name = "channels // 2" if inner_channels is None else "inner_channels"
         reference.check_whole(channels=channels, groups=groups, **{inner_name: inner_channels or 0})
         inner_channels = channels // 2 if inner_channels is None else inner_channels
-        if ndim not in _CONV:
+        if ndim not in CONV:
             raise ValueError(f"ndim must be 1, 2 or 3, got ndim = {ndim}")
         if channels < 1 or inner_channels < 1:
             raise ValueError(f"channels = {channels} and {inner_name} = {inner_channels} must both be at least 1")
@@ -65,8 +65,8 @@ class _Residual(nn.Module):
         self.zero_init = zero_init
         kwargs = {"bias": False, "device": device, "dtype": dtype}
         for name in projections:
-            self.add_module(name, _CONV[ndim](channels, inner_channels, 1, **kwargs))
-        self.z = _CONV[ndim](inner_channels, channels, 1, groups=groups, **kwargs)
+            self.add_module(name, CONV[ndim](channels, inner_channels, 1, **kwargs))
+        self.z = CONV[ndim](inner_channels, channels, 1, groups=groups, **kwargs)
         self.register_module("norm", self._make_norm(norm, device, dtype))
         self.reset_parameters()
 
@@ -76,7 +76,7 @@ class _Residual(nn.Module):
         if norm is None:
             return None
         if norm == "batch":
-            return _BATCH_NORM[self.ndim](self.channels, **factory)
+            return BATCH_NORM[self.ndim](self.channels, **factory)
         if norm == "group":
             return nn.GroupNorm(self.groups, self.channels, **factory)
         raise ValueError(f'norm must be "batch", "group" or None, got {norm!r}')
@@ -112,7 +112,7 @@ class _Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, *positions] -> the same shape and dtype."""
         if isinstance(x, torch.fx.Proxy):
-            return _as_one_node(self, x)
+            return as_one_node(self, x)
         if not isinstance(x, Tensor) or x.ndim != self.ndim + 2 or x.shape[1] != self.channels or 0 in x.shape[2:]:
             raise ValueError(self._refusal(x))
         if not x.is_floating_point():
@@ -139,7 +139,7 @@ class _Residual(nn.Module):
 
     @property
     def _uses_batch_statistics(self) -> bool:
-        return type(self.norm) is _BATCH_NORM[self.ndim] and self.norm.training
+        return type(self.norm) is BATCH_NORM[self.ndim] and self.norm.training
 
     def _centred(self, bias: Tensor) -> Tensor:
         """The bias less its mean over the batch, where BatchNorm would only remove that again.
@@ -182,7 +182,7 @@ class _Residual(nn.Module):
         return f"{self.channels}, inner_channels={self.inner_channels}, ndim={self.ndim}, groups={self.groups}"
 
 
-def _as_one_node(module: nn.Module, x: Any) -> Any:
+def as_one_node(module: nn.Module, x: Any) -> Any:
     """What torch.fx records of a module that it shall not look into, as of a layer of torch's own."""
     return x.tracer.create_proxy("call_module", x.tracer.path_of_module(module), (x,), {})
 
@@ -299,13 +299,13 @@ class CGNL(_Residual):
             if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
                 return f"{name} has hooks"
             if name == "norm":
-                if type(layer) not in (*_BATCH_NORM.values(), nn.SyncBatchNorm, nn.GroupNorm):
+                if type(layer) not in (*BATCH_NORM.values(), nn.SyncBatchNorm, nn.GroupNorm):
                     return f"norm is a {type(layer).__name__}"
                 if layer.weight is None or layer.bias is None:
                     return f"norm has no {'weight' if layer.weight is None else 'bias'}"
                 if getattr(layer, "num_groups", self.groups) != self.groups:
                     return f"norm has {layer.num_groups} groups"
-            elif type(layer) not in _CONV.values():
+            elif type(layer) not in CONV.values():
                 return f"{name} is a {type(layer).__name__}"
             elif layer.bias is not None:
                 return f"{name} has a bias"

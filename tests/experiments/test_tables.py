@@ -71,11 +71,11 @@ def test_rows_of_one_name_are_one_row():
 
 @pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.ours])
 def test_rows_of_our_own_can_be_built(name):
-    from cgnl.engine.network import block_options
+    from cgnl.engine.network import network_options
 
     for row in TABLES[name].rows:
         model = row.config().model
-        assert cost(str(model.name), 64, 8, 5, **block_options(model)).parameters > 0
+        assert cost(str(model.name), 64, 8, 5, **network_options(model)).parameters > 0
 
 
 def test_reported_is_nothing_where_settings_are_others():

@@ -1,5 +1,6 @@
 import functools
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torchvision.models import WeightsEnum
 
 import cgnl
+from cgnl.heads import KINDS, second_order_pools
 from cgnl.models import NETWORKS, create_model, is_detector, is_video
 from cgnl.models.detection import dense_pass
 from cgnl.surgery import BLOCKS, inserted
@@ -187,3 +189,50 @@ def test_create_model_every_parameter_learns():
         optimizer.step()
     idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert idle == []
+
+
+@pytest.mark.parametrize("network", ["resnet18", "resnet50_caffe", "c2d_resnet18", "i3d_resnet50"])
+@pytest.mark.parametrize("head", KINDS)
+def test_create_model_puts_a_head_in_place_of_the_average(network, head):
+    with torch.device("meta"):
+        model = create_model(network, head=head, reduced=32, num_classes=7)
+        assert model(input_of(network)).shape == (2, 7)
+    pool = second_order_pools(model)["avgpool"]
+    assert (pool.kind, pool.reduced, pool.ndim) == (head, 32, input_of(network).ndim - 2)
+    assert model.get_submodule("fc").in_features == pool.features
+
+
+def test_create_model_has_a_head_and_a_block():
+    model = small(head="covariance", reduced=8, block="cgnl")
+    assert list(inserted(model)) == ["layer3.0_cgnl"]
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"head": "gap"}, "gap.*average, covariance, bilinear, compact"),
+        ({"head": "covariance", "reduced": 1}, "reduced = 1"),
+        ({"head": "covariance", "reduced": 513}, "reduced = 513.*512"),
+        ({"reduced": 64}, "reduced = 64"),
+    ],
+)
+def test_create_model_refuses_heads(options, says):
+    with pytest.raises(ValueError, match=says):
+        small(**options)
+
+
+def test_create_model_refuses_a_head_on_a_detector():
+    with pytest.raises(ValueError, match=r"covariance.*maskrcnn_resnet50_fpn is a detector"), torch.device("meta"):
+        create_model("maskrcnn_resnet50_fpn", head="covariance")
+
+
+def test_classifier_of_unit_length_features_has_a_gain():
+    model = small(head="bilinear", reduced=16, dropout=0.0).eval()
+    x = torch.randn(2, 3, 64, 64)
+    features = []
+    handle = model.get_submodule("avgpool").register_forward_hook(lambda _module, _args, y: features.append(y))
+    logits = model(x)
+    handle.remove()
+    fc: Any = model.get_submodule("fc")
+    assert torch.allclose(logits, F.linear(4 * features[0], fc.weight, fc.bias), atol=1e-6)

@@ -344,3 +344,28 @@ def test_load_reference_checkpoint_refuses_a_block_that_is_none_of_the_authors(t
     model = cgnl.insert(Tiny(), lambda channels: nn.Conv2d(channels, channels, 1), "layer3.1")
     with pytest.raises(ValueError, match="do not fit"):
         load_reference_checkpoint(model, path)
+
+
+@pytest.mark.parametrize("network", ["resnet18", "c2d_resnet18"])
+def test_weights_of_the_plain_network_load_beside_a_new_head(network):
+    plain = create_model("resnet18", num_classes=5).state_dict()
+    model = create_model(network, head="covariance", reduced=8, num_classes=5)
+    report = load_weights(model, plain)
+    assert set(report.ignored) == {"fc.weight"} | {"fc.bias"}
+    assert {name.partition(".")[0] for name in report.new} == {"avgpool", "fc"}
+    assert torch.equal(model.state_dict()["layer4.1.bn2.weight"], plain["layer4.1.bn2.weight"])
+
+
+def test_weights_of_a_head_load_with_other_classes():
+    trained = create_model("resnet18", head="compact", reduced=8, num_classes=5)
+    model = create_model("resnet18", head="compact", reduced=8, num_classes=3)
+    report = load_weights(model, trained.state_dict())
+    assert set(report.ignored) == {"fc.weight", "fc.bias"}
+    assert torch.equal(model.state_dict()["avgpool.phi.weight"], trained.state_dict()["avgpool.phi.weight"])
+
+
+def test_weights_of_another_head_are_refused():
+    trained = create_model("resnet18", head="covariance", reduced=8, num_classes=5).state_dict()
+    for options in ({}, {"head": "covariance", "reduced": 9}, {"head": "compact", "reduced": 8}):
+        with pytest.raises(ValueError, match="avgpool"):
+            load_weights(create_model("resnet18", num_classes=5, **options), trained)

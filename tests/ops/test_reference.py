@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Kernel, Taylor
 from cgnl.ops import (
     affinity,
-    bilinear_pool,
     compact_generalized_non_local,
     generalized_non_local,
     non_local,
@@ -279,7 +278,6 @@ OPERATORS = {
 }
 WITHOUT_G = {
     "affinity": lambda t, p, g: affinity(torch.cat([t, g]), torch.cat([p, g]), (2,), kernel=GaussianRBF(beta="norm")),
-    "bilinear_pool": lambda t, p, g: bilinear_pool(torch.cat([t, p, g])),
 }
 every_operator = pytest.mark.parametrize("operator", (OPERATORS | WITHOUT_G).values(), ids=OPERATORS | WITHOUT_G)
 
@@ -336,7 +334,6 @@ MANY = 70_000  # more than the largest float16, 65504
         ),
         pytest.param(lambda x: non_local(x[..., :3], x, x, kernel="dot"), 1, id="non_local-dot"),
         pytest.param(lambda x: non_local(x[..., :3], x, x), 1, id="non_local-softmax"),
-        pytest.param(lambda x: bilinear_pool(x / 2), MANY / 4, id="bilinear_pool"),
     ],
 )
 @pytest.mark.parametrize("dtype", HALF, ids=str)
@@ -397,20 +394,6 @@ def test_affinity_gradients(at, name):
     assert torch.autograd.gradcheck(lambda t, p: affinity(t, p, at, kernel=KERNELS[name], groups=2), (theta, phi))
 
 
-@every_ndim
-def test_bilinear_pool_is_the_pairwise_dot_product_of_x_transposed(positions):
-    x = draw((2, 4, *positions))[0]
-    truth = torch.tensor(
-        [[[sum(a * b for a, b in zip(p, q, strict=True)) for q in s] for p in s] for s in x.flatten(2).tolist()],
-        dtype=torch.float64,
-    )
-    assert relative_error(bilinear_pool(x), truth) < EXACT
-
-
-def test_bilinear_pool_gradients():
-    assert torch.autograd.gradcheck(bilinear_pool, (draw((1, 2, 2, 2))[0].requires_grad_(),))
-
-
 @every_kernel
 @every_ndim
 def test_empty_batches_pass_through(name, positions):
@@ -422,7 +405,6 @@ def test_empty_batches_pass_through(name, positions):
     assert generalized_non_local(x, x, x, kernel=kernel, groups=2).shape == x.shape
     assert non_local(x, x[..., :1], x[..., :1], kernel="dot").shape == x.shape
     assert non_local(x, x[..., :1], x[..., :1]).shape == x.shape
-    assert bilinear_pool(x).shape == (0, 4, 4)
     assert affinity(x, x, at, kernel=kernel, groups=2).shape == (0, 4, 2, *positions)
     assert affinity(x, x, (3, *at), kernel=kernel, groups=2).shape == (0, 2, *positions)
 
@@ -517,8 +499,6 @@ def test_operators_refuse_inputs(form, inputs, says):
         pytest.param(lambda: generalized_non_local(X, X[..., :2], X[..., :2]), r"\[2, 6, 4\].*\[2, 6, 2\]", id="fewer"),
         pytest.param(lambda: non_local(X, X, X[..., :2]), r"phi \[2, 6, 4\], g \[2, 6, 2\]", id="non_local-g"),
         pytest.param(lambda: non_local(X, X[..., :0], X[..., :0]), r"at least one.*phi \[2, 6, 0\]", id="non_local-0"),
-        pytest.param(lambda: bilinear_pool(zeros(2, 6)), r"\[2, 6\]", id="bilinear_pool-2-D"),
-        pytest.param(lambda: bilinear_pool(zeros(2, 6, 0)), r"\[2, 6, 0\]", id="bilinear_pool-no-positions"),
         *(
             pytest.param(
                 lambda at=at: affinity(X, X, at), rf"at = \({at[0] if at else ''}.*\[4\].*\[6, 4\]", id=f"at={at}"

@@ -88,6 +88,10 @@ class Model:
     """Block that is inserted; null for none."""
     blocks: int = 1
     """How many: 1 or 5, where the paper puts them."""
+    head: Literal["average", "covariance", "bilinear", "compact"] = "average"
+    """What pools the last map: its average, or products of its channels. Detectors have none."""
+    reduced: int = 256
+    """Channels whose products a second-order head takes."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the block, such as {groups: 4, norm: group, kernel: {name: rbf, beta: exact}}."""
     weights: str | None = None
@@ -106,7 +110,7 @@ class Optim:
     """Learning rate for a global batch of 256; it grows and shrinks with batch_size. If not given: 0.01 from weights of
     a trained network, 0.1 from random ones; 0.32 for objects."""
     new_layers: float = 1.0
-    """Learning rate of what starts untrained, the blocks and the classifier, as a multiple of the others'."""
+    """Learning rate of what starts untrained, blocks, head and classifier, as a multiple of the others'."""
     batch_size: int = 64
     """Samples of one step, over all devices and accumulated parts."""
     accumulate: int = 1
@@ -378,13 +382,13 @@ _POSITIVE = (
     *("data.size", "data.samples", "data.limit", "data.frames", "data.stride", "data.test_clips", "data.test_crops"),
     *("data.test_size", "data.test_short_side", "data.long_side"),
     *("optim.lr", "optim.new_layers", "optim.batch_size", "optim.accumulate", "optim.epochs", "optim.clip_norm"),
-    *("model.blocks", "devices", "nodes", "test_every", "save_every", "patience", "timeout"),
+    *("model.blocks", "model.reduced", "devices", "nodes", "test_every", "save_every", "patience", "timeout"),
 )
 _NOT_NEGATIVE = ("optim.warmup_epochs", "optim.warmup_steps", "data.bad_limit", "data.workers")
 _SHARES = ("data.holdout", "model.dropout", "optim.ema", "optim.label_smoothing")
 _MOST: dict[str, int] = dict.fromkeys(("data.size", "data.test_size", "data.test_short_side", "data.long_side"), 8192)
 _MOST |= {"data.frames": 1024, "data.stride": 1024, "data.test_clips": 100, "data.test_crops": 100}
-_MOST |= {"data.workers": 512, "data.samples": 10**8}
+_MOST |= {"data.workers": 512, "model.reduced": 4096, "data.samples": 10**8}
 _MOST |= dict.fromkeys(("optim.epochs", "optim.warmup_epochs", "optim.warmup_steps"), 10**6)
 """Numbers beyond which a slip, or a stranger, would ask for memory, processes or time that no machine has."""
 

@@ -22,9 +22,10 @@ AMPLE = {"data.frames": 32, "data.size": 224}
 """What every network can take."""
 
 
-def block_options(model: Model) -> dict[str, Any]:
-    """What ``create_model`` is told about blocks; a kernel may be a name, or a name with arguments."""
+def network_options(model: Model) -> dict[str, Any]:
+    """What ``create_model`` is told about blocks and head; a kernel may be a name, or a name with arguments."""
     options: dict[str, Any] = {"after": list(model.after)} if model.after else {}
+    options |= {"head": model.head, "reduced": model.reduced} if model.head != "average" else {}
     if model.block is None:
         return options
     options |= {"block": model.block, "blocks": model.blocks, **model.options}
@@ -46,7 +47,7 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
     name = model.name or "resnet18"
     plain = {"num_classes": num_classes + is_detector(name), "dropout": model.dropout}  # the background is one more
     try:
-        network = create_model(name, weights=weights, **plain, **block_options(model))
+        network = create_model(name, weights=weights, **plain, **network_options(model))
     except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
         wrong = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if wrong is None:

@@ -13,9 +13,8 @@ from ..data.index import Kind
 from ..data.loading import Batch
 from ..data.scenes import SceneBatch
 from ..data.transforms import network_input
-from ..models.weights import CLASSIFIERS
+from ..models.weights import CLASSIFIERS, new_parts
 from ..spelling import counted
-from ..surgery import inserted
 from . import processes, schedule
 from .answers import Answer
 from .config import Config, plain
@@ -181,7 +180,7 @@ class Task(Watched):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """What is trained: all at one rate, or what starts untrained at another."""
         trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
-        untrained = (*CLASSIFIERS, *(f"{name}." for name in inserted(self.network)))
+        untrained = (*CLASSIFIERS, *new_parts(self.network))
         new = [p for name, p in trained.items() if name.startswith(untrained)]
         if self.config.optim.new_layers == 1 or not new:
             return [{"params": list(trained.values())}]

@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d
 
 from ..engine.config import Config
 from ..engine.datasets import Dataset, open_dataset, view_in_training
-from ..engine.network import block_options, build_network
+from ..engine.network import build_network, network_options
 from ..engine.schedule import total_epochs
 from ..models import is_detector
 from ..models.table import cost
@@ -88,7 +88,7 @@ def flops(config: Config, dataset: Dataset) -> float:
     model, epochs = config.model, total_epochs(config.optim)
     view, clips = view_in_training(config.data), dataset.kind == "videos"
     size = view.size or round(math.prod(dataset.train.read(0, range).shape[-2:]) ** 0.5)  # embedded: as they are
-    once = 2e9 * cost(str(model.name), size, view.frames, len(dataset.classes) + 1, **block_options(model)).gmacs
+    once = 2e9 * cost(str(model.name), size, view.frames, len(dataset.classes) + 1, **network_options(model)).gmacs
     tests = -(-epochs // config.test_every)
     tests += config.data.test_clips * config.data.test_crops if clips and view.size else 0
     return once * (3 * epochs * len(dataset.train) + tests * len(dataset.test))

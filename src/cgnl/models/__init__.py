@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ import torch
 from torch import nn
 
 from ..extras import need
+from ..heads import KINDS, SecondOrderPool
 from ..ops.reference import check_whole
 from ..surgery import STAGES, Factory, insert, placement
-from .resnet import resnet
+from .resnet import Classifier, resnet
 from .video import c2d_resnet, i3d_resnet
 from .weights import BODY, LoadReport, load_reference_checkpoint, load_weights
 
@@ -62,6 +64,8 @@ def create_model(
     *,
     block: str | Factory | None = None,
     blocks: int = 1,
+    head: str = "average",
+    reduced: int = 256,
     num_classes: int | None = None,
     weights: str | Path | None = None,
     dropout: float = 0.5,
@@ -76,6 +80,9 @@ def create_model(
             ``maskrcnn_resnet50_{fpn,c4}``, ``maskrcnn_resnet50_{fpn,c4}_caffe``.
         block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, or what else ``insert`` takes; None for none.
         blocks: 1 (in res4) or 5 (2 in res3, 3 in res4), placed by ``placement``.
+        head: what pools the last map: ``"average"``, or a kind of ``SecondOrderPool``: ``"covariance"``,
+            ``"bilinear"``, ``"compact"``. Mask R-CNN has none.
+        reduced: channels whose products a second-order head takes, 256 unless given.
         num_classes: outputs of the classifier, 1000 unless given; of Mask R-CNN, with the background, 91.
         weights: a file with a state dict (an image network's is inflated for video, and becomes the backbone of
             Mask R-CNN, whose first layers it freezes), or the name of torchvision's weights, such as
@@ -97,7 +104,10 @@ def create_model(
     if block is None and (after is not None or blocks != 1 or block_options):
         given = [*block_options, *(["after"] if after is not None else []), *(["blocks"] if blocks != 1 else [])]
         raise ValueError(f"no block is asked for, but options of one are given: {', '.join(given)}")
+    _check_head(name, head, reduced)
     model = NETWORKS[name](num_classes, dropout)
+    if head != "average":
+        set_head(model, head, reduced)
     if block is not None:
         insert(model, block, placement(name, blocks) if after is None else after, **block_options)
     if weights is not None:
@@ -105,10 +115,32 @@ def create_model(
         logging.getLogger("cgnl").info("%s from %s: %s", name, weights, report)
         freeze_early(name, model)
     made_with: Any = {"network": name, "num_classes": num_classes, "dropout": dropout}
+    if head != "average":
+        made_with |= {"head": head, "reduced": reduced}
     if block is not None:
         made_with |= {"block": block, **({"after": after} if after else {"blocks": blocks}), **block_options}
     model.made_with = made_with  # for models.made_with, which builds it again
     return model
+
+
+def _check_head(name: str, head: str, reduced: int) -> None:
+    if head not in ("average", *KINDS):
+        raise ValueError(f"unknown head {head!r}: choose one of average, {', '.join(KINDS)}")
+    if head == "average" and reduced != 256:
+        raise ValueError(f"no second-order head is asked for, but an option of one is given: reduced = {reduced}")
+    if head != "average" and is_detector(name):
+        raise ValueError(f"head = {head!r}: {name} is a detector, and has no pooling in whose place a head could stand")
+
+
+def set_head(model: nn.Module, head: str, reduced: int) -> None:
+    """Put second-order pooling in the place of a ResNet's average, with a new classifier of its size."""
+    old: Any = model.get_submodule("fc")
+    ndim = 3 if isinstance(model.get_submodule("avgpool"), nn.AdaptiveAvgPool3d) else 2
+    pool = SecondOrderPool(old.in_features, reduced, kind=head, ndim=ndim)
+    model.set_submodule("avgpool", pool)
+    # The classifier would hardly learn from features of unit length: their differences are a hundredth of an average's.
+    gain = math.sqrt(reduced) if head == "bilinear" else 1.0
+    model.set_submodule("fc", Classifier(pool.features, old.out_features, old.dropout, gain))
 
 
 def freeze_early(name: str, model: nn.Module) -> None:

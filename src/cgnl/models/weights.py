@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..extras import need
+from ..heads import second_order_pools
 from ..spelling import first_line
 from ..surgery import inserted
 from .video import inflate_weight
@@ -39,8 +40,8 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     """Load a state dict, or a file that holds one, into a network of ours or any other.
 
     Image weights are inflated for a video network, and become the backbone of a Mask R-CNN. New may be whole inserted
-    blocks, and all but the backbone; new here and ignored there, classifiers for another number of classes. Anything
-    else that does not fit raises ``ValueError`` and changes nothing.
+    blocks, a second-order head, and all but the backbone; new here and ignored there, classifiers for another number of
+    classes or another head. Anything else that does not fit raises ``ValueError`` and changes nothing.
 
     Args:
         model: the network, changed in place.
@@ -52,13 +53,14 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     if image_network:
         state = {_in_backbone(name, here): value for name, value in state.items()}
     state = {name: _inflate_to(value, here.get(name)) for name, value in state.items()}
+    untouched = tuple(part for part in new_parts(model) if not any(name.startswith(part) for name in state))
+    new_head = any(f"{name}." in untouched for name in second_order_pools(model))
     head = {name for name in here if name in state and name.startswith(CLASSIFIERS)}
-    same_features = all(_features(state[name]) == _features(here[name]) for name in head)
-    ignored = head if same_features and any(state[name].shape != here[name].shape for name in head) else set()
+    may_differ = new_head or all(_features(state[name]) == _features(here[name]) for name in head)
+    ignored = head if may_differ and any(state[name].shape != here[name].shape for name in head) else set()
     ignored |= {name for name in state if image_network and name.startswith("fc.")}
     state = {name: value for name, value in state.items() if name not in ignored}
 
-    untouched = tuple(b for b in (f"{n}." for n in inserted(model)) if not any(name.startswith(b) for name in state))
     new = [name for name in here if name not in state]
     allowed = {n for n in new if n.startswith(untouched) or n in ignored or n.endswith("num_batches_tracked")}
     if image_network:
@@ -74,6 +76,11 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
         raise ValueError(f"the weights do not fit the network: {found}")
     model.load_state_dict(state, strict=False)
     return LoadReport(tuple(state), tuple(new), tuple(sorted(ignored)))
+
+
+def new_parts(model: nn.Module) -> list[str]:
+    """What the names of entries begin with that weights of the plain network do not have: blocks and heads."""
+    return [f"{name}." for name in (*inserted(model), *second_order_pools(model))]
 
 
 def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:

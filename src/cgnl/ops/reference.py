@@ -219,14 +219,6 @@ def non_local_affinity(
     return row.unflatten(1, phi.shape[2:]).to(theta.dtype)
 
 
-def bilinear_pool(x: Tensor) -> Tensor:
-    """X^T X over positions (eq. 5): [B, C, *positions] -> [B, C, C], the pairwise dot product of X^T with itself."""
-    check_inputs(x, x, x)
-    rows = x.flatten(2).to(accumulation_dtype(x))  # [B, C, N]
-    with no_autocast(x):
-        return (rows @ rows.transpose(1, 2)).to(x.dtype)
-
-
 def check_non_local(kernel: str, scale: bool) -> None:
     if not isinstance(scale, bool):
         raise ValueError(f"scale of the non-local operation must be True or False, got {scale!r}")
