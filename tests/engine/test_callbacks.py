@@ -142,7 +142,7 @@ def test_bar_shows_where_the_run_is(monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr("cgnl.engine.callbacks.time.perf_counter", lambda: float(next(clock)))
     tally = Tally()
-    tally.update(torch.tensor(0.5), torch.tensor([[1.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1]))
+    tally.update(torch.tensor(0.5), torch.tensor([[0, 1]] * 4), torch.tensor([0, 0, 0, 1]))
     module: Any = SimpleNamespace(train_tally=tally)
     batch = Batch(torch.empty(0), torch.zeros(4), torch.zeros(4), ())
     bar.on_train_start(at(0), module)
