@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cgnl.engine.config import load, plain
+from cgnl.engine.datasets import short_side_in_test
 from cgnl.engine.folder import (
     STARTED_IN,
     check_same,
@@ -153,6 +154,17 @@ def test_check_same_names_the_setting_that_is_another(setting, tmp_path):
     with pytest.raises(ValueError, match=rf"last\.ckpt was begun with {setting} = .*, not ") as error:
         check_same(load("parts"), {"cgnl": {"config": plain(begun)}}, tmp_path / "last.ckpt")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("recipe", ["relation", "cub_r50_cgnl1", "coco_maskrcnn_r50", "actions"])
+def test_check_same_takes_a_default_for_its_number(tmp_path, recipe):
+    side = short_side_in_test(load(recipe).data)
+    open_, given = (load(recipe, {"data.test_short_side": value}) for value in (None, side))
+    for begun, now in ((given, open_), (open_, given)):
+        check_same(now, {"cgnl": {"config": plain(begun)}}, tmp_path)
+    other = load(recipe, {"data.test_short_side": side + 1})
+    with pytest.raises(ValueError, match=rf"data\.test_short_side = {side + 1}, not {side}"):
+        check_same(open_, {"cgnl": {"config": plain(other)}}, tmp_path)
 
 
 def test_check_same_accepts_a_checkpoint_as_it_is_read_back(tmp_path):

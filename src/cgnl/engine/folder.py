@@ -1,5 +1,6 @@
 """The folder of a run: its name, its log, and what is written down about it."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ import torch
 from ..extras import need
 from ..spelling import first_line
 from .config import Config, build, plain, read_recipe, to_yaml
+from .datasets import decided
 from .writing import make_folder, remove_parts, write_text
 
 log = logging.getLogger("cgnl")
@@ -89,7 +91,8 @@ def shared(folder: Path) -> Iterator[None]:
 
 def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
     """Refuse to go on with other settings than those the run began with."""
-    before, now = plain(build(checkpoint["cgnl"]["config"])), plain(config)  # settings that are new have their defaults
+    begun = build(checkpoint["cgnl"]["config"])  # settings that are new have their defaults
+    before, now = (plain(dataclasses.replace(c, data=decided(c.data))) for c in (begun, config))
     for group, free in MAY_CHANGE.items():
         old, new = (before.get(group, {}), now[group]) if group else (before, now)
         for name, value in new.items():
