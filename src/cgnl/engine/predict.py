@@ -46,7 +46,7 @@ def command(
     """Name what is in files, or find the objects in pictures.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run, or what cgnl export made of it: model.onnx.
+        checkpoint: last.ckpt or best.ckpt of a run, or what cgnl export made of it: model.onnx.
         files: pictures, videos, folders of frames, or folders of these.
         top: how many classes to name.
         json: print JSON; for objects, COCO's result format.

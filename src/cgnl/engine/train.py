@@ -243,6 +243,8 @@ def start_of(last: Path | None, config: Config, dataset: Dataset, network: nn.Mo
         return Start()
     checkpoint = read(last)
     check_same(config, checkpoint, last)
+    if "optimizer_states" not in checkpoint:
+        raise ValueError(f"{last} holds weights alone, as best.ckpt does, and cannot be resumed")
     about = checkpoint["cgnl"]
     if (tuple(about["classes"]), about["kind"]) != (dataset.classes, dataset.kind):
         raise ValueError(f"{last} was begun with other classes than those of {dataset.name} now")

@@ -63,14 +63,16 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
 
 def conclude(config: Config, dataset: Dataset, result: Any) -> None:
     """Say what came out, and write it down."""
-    metric = best_metric(dataset.kind)
+    metric, last = best_metric(dataset.kind), result.folder / "last.ckpt"
     numbers = {f"best_{metric}": result.best, "unreadable": result.unreadable, "seconds": result.seconds}
     write_text(result.folder / "results.json", json.dumps(result.test | numbers, indent=2) + "\n")
     speeds = sorted(row["samples_per_second"] for row in result.rows) or [0.0]
     log.info("")
+    log.info("%s, the network after the last epoch:", last)
     for line in describe(result.test, dataset.kind, len(dataset.classes)):
         log.info("%s", line)
-    log.info("best test between epochs: %s %.2f%%", NAMES[metric], 100 * result.best)
+    best = f"{NAMES[metric]} {100 * result.best:.2f}%"
+    log.info("best test between epochs: %s, of %s, which was chosen by these tests", best, last.with_name("best.ckpt"))
     if config.paper:
         reported = {name: getattr(config.paper, name) for name in NAMES}
         said = ", ".join(f"{NAMES[name]} {value:.2f}%" for name, value in reported.items() if value is not None)
@@ -81,7 +83,7 @@ def conclude(config: Config, dataset: Dataset, result: Any) -> None:
     minutes, seconds = divmod(round(result.seconds), 60)
     log.info("%d min %02d s in all, %s samples/s in training", minutes, seconds, f"{speeds[len(speeds) // 2]:,.0f}")
     thing = "VIDEO" if dataset.kind == "videos" else "PICTURE"
-    log.info("try it: cgnl predict %s %s", shlex.quote(str(result.folder / "best.ckpt")), thing)
+    log.info("try it: cgnl predict %s %s", shlex.quote(str(last)), thing)
 
 
 def describe(test: dict[str, float], kind: str, classes: int) -> list[str]:

@@ -41,7 +41,7 @@ def explain(
     """Show what a network attends to, from a reference position.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run.
+        checkpoint: last.ckpt or best.ckpt of a run.
         file: a picture, a video, or a folder of frames.
         at: the reference position x,y or, in a video, x,y,frame in pixels of the file; the middle unless given.
         output: (-o) a picture (png, jpg, pdf, svg), or for clips a video (mp4).

@@ -23,7 +23,7 @@ def export(checkpoint: str, out: str) -> None:
     """Write a trained network as a file that runs elsewhere, after checking that it computes the same.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run.
+        checkpoint: last.ckpt or best.ckpt of a run.
         out: model.onnx, model.pt2 (torch.export), model.safetensors (weights, and model.json beside them), or a folder
             in Hugging Face's convention, with a slash at its end. Of a network that finds objects, .onnx and .pt2 hold
             the backbone.

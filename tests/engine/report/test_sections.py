@@ -17,6 +17,7 @@ def test_numbers_stand_beside_the_papers(folder):
     assert f"test top-137.50%{run.config.paper.top1:.2f}%" in said
     assert run.config.paper.table in said
     assert "1 min 15 s" in said
+    assert "last.ckpt" in said
 
 
 def test_numbers_of_several_runs_stand_side_by_side(folder):

@@ -91,7 +91,9 @@ def numbers(runs: Runs) -> Markup | None:
         lines.append(line)
     source = [tag("p", f"{run.title}: {run.config.paper.table}", class_="faint") for run in runs if run.config.paper]
     other = tag("p", "The runs were tested on different samples.", class_="faint") if tests_differ(runs) else None
-    return section("Results", table(head, lines), other, source)
+    tested = "Tests are of last.ckpt, the network after the last epoch."
+    last = tag("p", tested, class_="faint") if all(run.finished for run in runs) else None
+    return section("Results", table(head, lines), last, other, source)
 
 
 def tests_differ(runs: Runs) -> bool:
