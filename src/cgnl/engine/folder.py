@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import re
+import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,8 @@ log = logging.getLogger("cgnl")
 
 STARTED_IN = "CGNL_RUN_FOLDER"
 """Environment variable by which a process tells those it starts where the run is."""
+COMMIT = "CGNL_COMMIT"
+"""Environment variable that names the commit where the files have no repository."""
 MAY_CHANGE = {
     "": ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "timeout", "tensorboard"),
     "data": (
@@ -169,6 +172,27 @@ def stop_log() -> None:
         handler.close()
 
 
+def commit() -> str | None:
+    """The git commit that cgnl was imported from, with -dirty where its tracked files are changed.
+
+    None for an installed wheel, or without git; ``CGNL_COMMIT`` says it where only the files were copied.
+    """
+    if given := os.environ.get(COMMIT):
+        return given
+    package = Path(__file__).parents[1]
+    if not (package.parents[1] / ".git").exists():  # it may be installed within another repository
+        return None
+    asked = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "."]
+    try:
+        done = subprocess.run(asked, cwd=package, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return None
+    lines = done.stdout.splitlines()
+    head = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    dirty = any(not line.startswith("#") for line in lines)
+    return None if head == "(initial)" else f"{head}{'-dirty' if dirty else ''}"
+
+
 def environment() -> dict[str, Any]:
     """What the run runs in."""
     packages = ("cgnl", "torch", "torchvision", "lightning", "torchmetrics", "numpy", "pillow", "av", "triton")
@@ -180,6 +204,7 @@ def environment() -> dict[str, Any]:
             versions[name] = None
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
+        "commit": commit(),
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": os.cpu_count(),

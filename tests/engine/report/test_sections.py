@@ -25,6 +25,7 @@ def test_numbers_of_several_runs_stand_side_by_side(folder):
     said = words(sections.numbers(runs))
     assert "ended after 2 epochs" in said
     assert "not finished: 1 epoch so far" in said
+    assert "last.ckpt" not in said
 
 
 def test_numbers_of_different_tests_say_so(folder):
@@ -118,6 +119,12 @@ def test_repeat_gives_the_command(folder):
     assert "cgnl train parts 'name=a b'" in words(
         sections.repeat([read_run(folder(command="cgnl train parts 'name=a b'"))])
     )
+
+
+def test_repeat_names_the_commit(folder):
+    place = folder()
+    (place / "environment.json").write_text('{"commit": "0123abc-dirty", "python": "3.11"}')
+    assert "0123abc-dirty" in words(sections.repeat([read_run(place)]))
 
 
 def test_sections_of_classes_are_silent_where_there_are_none(folder):

@@ -232,8 +232,10 @@ def repeat(runs: Runs) -> Markup | None:
         found = run.environment
         packages = ", ".join(f"{name} {version}" for name, version in found.get("packages", {}).items() if version)
         if found:
-            lines.append([run.title, f"Python {found.get('python')}, {packages}", found.get("system", "")])
-    return section("To repeat it", content, table(["", "software", "system"], lines, "words") if lines else None)
+            software = f"Python {found.get('python')}, {packages}"
+            lines.append([run.title, software, found.get("commit") or "", found.get("system", "")])
+    head: list[object] = ["", "software", "commit", "system"]
+    return section("To repeat it", content, table(head, lines, "words") if lines else None)
 
 
 def _flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
