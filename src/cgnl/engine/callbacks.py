@@ -17,7 +17,7 @@ from torch import Tensor
 from .checkpoint import read, write
 from .config import Config
 from .schedule import factor, total_epochs
-from .words import epoch_in_words
+from .words import at_chance, epoch_in_words
 from .writing import write_csv
 
 log = logging.getLogger("cgnl")
@@ -103,6 +103,9 @@ class Table(Clock):
             trainer.logger.log_metrics(row, step=trainer.global_step)
         if not self.tests(trainer):
             self.tell(trainer)
+        losses = [row["train_loss"] for row in self.rows]
+        if pl_module.kind != "objects" and (warning := at_chance(losses, len(pl_module.classes))):
+            log.warning("%s", warning)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "fit":

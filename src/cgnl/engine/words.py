@@ -2,7 +2,10 @@
 
 import json
 import logging
+import math
 import shlex
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -31,6 +34,22 @@ def epoch_in_words(row: dict[str, Any], epochs: int) -> str:
     if "test_box_ap" in row:
         words.append(f"test AP of boxes {_ap(row['test_box_ap'])}, of masks {_ap(row['test_mask_ap'])}")
     return ", ".join([*words, f"{row['samples_per_second']:,.0f} samples/s"])
+
+
+def at_chance(losses: Sequence[float], classes: int) -> str | None:
+    """A warning when training loss first stays at or above that of guessing; ``losses`` are those of all epochs."""
+    chance = math.log(classes)
+
+    def stuck(before: float, now: float) -> bool:
+        return now >= before and now >= 0.98 * chance
+
+    epochs = [number for number, pair in enumerate(pairwise(losses), 2) if stuck(*pair)]
+    if epochs[:1] != [len(losses)]:
+        return None
+    return (
+        f"epoch {len(losses)}: the training loss, {losses[-1]:.3f}, does not fall and is no better than guessing, "
+        f"ln {classes} = {chance:.3f}: try a lower optim.lr or optim.new_layers"
+    )
 
 
 def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: int, lr: float, folder: object) -> None:
