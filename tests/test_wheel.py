@@ -29,8 +29,8 @@ for line in sys.stdin.read().splitlines():
 COMMANDS = """
 data draw pictures count=4
 train parts data.samples=24 data.size=32 data.test_short_side=32 data.workers=0 optim.batch_size=12 optim.epochs=1 optim.warmup_epochs=0 accelerator=cpu name=first
-predict runs/first/best.ckpt pictures top=1
-export runs/first/best.ckpt model.safetensors
+predict runs/first/last.ckpt pictures top=1
+export runs/first/last.ckpt model.safetensors
 report runs/first output=page.html
 reproduce cub-kernels --scale embedded --dry
 """.strip()  # noqa: E501

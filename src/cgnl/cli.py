@@ -16,16 +16,16 @@ from .spelling import nearest, printable
 
 COMMANDS = {
     "train": ("cgnl.engine.train:command", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
-    "eval": ("cgnl.engine.evaluate:command", "test checkpoints by the full protocol: cgnl eval best.ckpt"),
-    "predict": ("cgnl.engine.predict:command", "name or find what is in files: cgnl predict best.ckpt FILE ..."),
+    "eval": ("cgnl.engine.evaluate:command", "test checkpoints by the full protocol: cgnl eval last.ckpt"),
+    "predict": ("cgnl.engine.predict:command", "name or find what is in files: cgnl predict last.ckpt FILE ..."),
     "explain": (
         "cgnl.explain.command:explain",
-        "show what it attends to: cgnl explain best.ckpt FILE --at x,y -o a.png",
+        "show what it attends to: cgnl explain last.ckpt FILE --at x,y -o a.png",
     ),
-    "diagnose": ("cgnl.explain.diagnose:diagnose", "whether the attention matters: cgnl diagnose best.ckpt [FOLDER]"),
+    "diagnose": ("cgnl.explain.diagnose:diagnose", "whether the attention matters: cgnl diagnose last.ckpt [FOLDER]"),
     "report": ("cgnl.engine.report.command:command", "a page about a run, or several: cgnl report RUN [RUN ...]"),
-    "app": ("cgnl.explain.app:app", "try networks in a browser: cgnl app best.ckpt [OTHER.ckpt]"),
-    "export": ("cgnl.export.command:export", "a file that runs elsewhere: cgnl export best.ckpt model.onnx"),
+    "app": ("cgnl.explain.app:app", "try networks in a browser: cgnl app last.ckpt [OTHER.ckpt]"),
+    "export": ("cgnl.export.command:export", "a file that runs elsewhere: cgnl export last.ckpt model.onnx"),
     "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
     "reproduce": (

@@ -1,13 +1,15 @@
 """What a network said of each test sample, against what it says when it is asked by hand."""
 
 import csv
+import json
 
 import pytest
 import torch
 
-from cgnl.engine.answers import Answer, read_answers
+from cgnl.engine.answers import Answer, ranked, read_answers
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.datasets import open_dataset
+from cgnl.engine.task import Classification
 
 from .conftest import PICTURES, VIDEOS, normalized, video_input, views_by_hand, write_frame_folders, write_pictures
 
@@ -26,10 +28,36 @@ def test_predictions_are_those_of_the_network_that_was_saved(run):
         assert a.label == trained.classes[test.label(a.sample)]
 
 
-def test_predictions_agree_with_the_result(run):
-    result = run(optim__lr=0.1)
-    answers = read_answers(result.folder)
-    assert sum(a.right for a in answers) / len(answers) == pytest.approx(result.test["test_top1"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_ranked_puts_the_lower_class_first_among_equals(dtype):
+    scores = torch.randint(4, (200, 12)).to(dtype) / 4
+    values, classes = ranked(scores, 5)
+    by_hand = [sorted(range(12), key=lambda k, row=row: (-row[k], k))[:5] for row in scores.tolist()]
+    assert classes.tolist() == by_hand
+    assert classes[:, 0].tolist() == scores.float().argmax(1).tolist()
+    assert torch.equal(values, scores.float().gather(1, classes))
+    assert values.dtype == torch.float32
+
+
+def test_ranked_of_fewer_classes_than_asked_for():
+    assert ranked(torch.tensor([0.25, 0.75]), 5)[1].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["images", "videos"])
+def test_predictions_agree_with_the_result(run, tmp_path, monkeypatch, kind, tied):
+    original = Classification.forward
+    if tied:
+        monkeypatch.setattr(Classification, "forward", lambda self, pixels: original(self, pixels).round())
+    settings: dict = {"data__samples": 400, "optim__lr": 0.1}
+    if kind == "videos":
+        write_frame_folders(tmp_path / "videos", count=20)
+        settings = {"recipe": None, "data__root": str(tmp_path / "videos"), "optim__lr": 0.1, **VIDEOS}
+    result = run(**settings)
+    right = [a.right for a in read_answers(result.folder)]
+    written = json.loads((result.folder / "results.json").read_text())
+    assert written["test_top1"] == sum(right) / len(right)
+    assert written["test_top5"] >= written["test_top1"]
 
 
 def test_predictions_of_videos_are_averaged_over_views(run, tmp_path):

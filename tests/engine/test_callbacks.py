@@ -75,7 +75,7 @@ def test_saver_keeps_the_best_of_the_tests(run, monkeypatch):
     assert best["cgnl"]["results"]["test_top1"] == 0.75
 
 
-def test_saver_keeps_the_first_of_equals(run, monkeypatch):
+def test_saver_keeps_the_last_of_equals(run, monkeypatch):
     original = Classification.on_validation_epoch_end
 
     def end(self):
@@ -83,7 +83,25 @@ def test_saver_keeps_the_first_of_equals(run, monkeypatch):
         self.results["test_top1"] = 0.5
 
     monkeypatch.setattr(Classification, "on_validation_epoch_end", end)
-    assert torch.load(run().folder / "best.ckpt", weights_only=True)["global_step"] == 3
+    assert torch.load(run().folder / "best.ckpt", weights_only=True)["global_step"] == 6
+
+
+@pytest.mark.parametrize("settings", [{}, {"optim__ema": 0.9}], ids=str)
+def test_saver_keeps_the_weights_alone_of_the_best(run, monkeypatch, settings):
+    original = Classification.on_validation_epoch_end
+
+    def end(self):
+        original(self)
+        self.results["test_top1"] = 0.5
+
+    monkeypatch.setattr(Classification, "on_validation_epoch_end", end)
+    folder = run(**settings).folder
+    best, last = (torch.load(folder / f"{name}.ckpt", weights_only=True) for name in ("best", "last"))
+    assert sorted(best) == ["cgnl", "global_step", "state_dict"]
+    assert {"optimizer_states", "lr_schedulers", "loops", "callbacks"} < set(last)
+    assert same(weights(folder / "best.ckpt"), weights(folder / "last.ckpt"))  # the average, where there is one
+    size = sum(tensor.numel() * tensor.element_size() for tensor in best["state_dict"].values())
+    assert (folder / "best.ckpt").stat().st_size < size + 20_000
 
 
 def test_saver_saves_every_so_many_steps_and_after_tests(run, monkeypatch):
@@ -142,7 +160,7 @@ def test_bar_shows_where_the_run_is(monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr("cgnl.engine.callbacks.time.perf_counter", lambda: float(next(clock)))
     tally = Tally()
-    tally.update(torch.tensor(0.5), torch.tensor([[1.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1]))
+    tally.update(torch.tensor(0.5), torch.tensor([[0, 1]] * 4), torch.tensor([0, 0, 0, 1]))
     module: Any = SimpleNamespace(train_tally=tally)
     batch = Batch(torch.empty(0), torch.zeros(4), torch.zeros(4), ())
     bar.on_train_start(at(0), module)

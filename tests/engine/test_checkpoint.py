@@ -189,7 +189,7 @@ def test_read_names_a_checkpoint_in_a_folder(tmp_path):
         read(tmp_path)
     for name in ("last.ckpt", "best.ckpt"):
         (tmp_path / name).touch()
-    with pytest.raises(ValueError, match=r" is a folder: name a checkpoint, such as .*best\.ckpt$"):
+    with pytest.raises(ValueError, match=r" is a folder: name a checkpoint, such as .*last\.ckpt$"):
         read(tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_read_says_what_can_be_done_with_an_export(tmp_path, name):
     path.parent.mkdir(exist_ok=True)
     path.write_text("{}")
     path = path.parent if path.suffix == ".json" else path
-    sentence = "is an export and no checkpoint (.ckpt); cgnl predict also reads .onnx, which cgnl export best.ckpt "
+    sentence = "is an export and no checkpoint (.ckpt); cgnl predict also reads .onnx, which cgnl export last.ckpt "
     with pytest.raises(ValueError, match=f"^{re.escape(f'{path} {sentence}')}"):
         read(path)
 

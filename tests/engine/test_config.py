@@ -35,7 +35,7 @@ def test_load_reads_a_recipe_and_what_it_extends():
     assert loaded.optim == Optim(
         lr=0.01, batch_size=256, epochs=100, warmup_epochs=10, schedule="step", drops=(31, 61, 81)
     )
-    assert loaded.data == Data(dataset="cub", size=448, test_short_side=512)
+    assert loaded.data == Data(dataset="cub", size=448)
     assert loaded.paper == Paper("main results on CUB, R-50 + 1 CGNL", 85.14, 96.88)
 
 

@@ -9,8 +9,15 @@ from PIL import Image
 
 from cgnl.data.embedded import EMBEDDED
 from cgnl.data.loading import EvalSet, Place, TrainSet
-from cgnl.engine.config import Data
-from cgnl.engine.datasets import dataset_name, open_dataset, view_in_test, view_in_training
+from cgnl.engine.config import Config, Data, check
+from cgnl.engine.datasets import (
+    dataset_name,
+    decided,
+    open_dataset,
+    short_side_in_test,
+    view_in_test,
+    view_in_training,
+)
 
 
 def image(path: Path) -> Path:
@@ -207,13 +214,18 @@ def test_view_in_training_takes_the_settings():
 @pytest.mark.parametrize(
     ("data", "kind", "full", "expected"),
     [
-        (Data(root="x", size=448, test_short_side=512), "images", True, (448, 512, 1, 1)),
+        (Data(root="x", size=448, test_short_side=448), "images", True, (448, 448, 1, 1)),
+        (Data(root="x", size=64), "images", True, (64, 73, 1, 1)),
+        (Data(root="x", size=112), "videos", False, (128, 128, 1, 1)),
         (Data(root="x", size=448, test_size=480, test_short_side=512), "images", False, (480, 512, 1, 1)),
         (Data(root="x", test_clips=4), "videos", True, (256, 256, 4, 3)),
         (Data(root="x", test_size=224), "videos", True, (224, 256, 10, 3)),
         (Data(root="x"), "videos", False, (256, 256, 1, 1)),
     ],
-    ids=["pictures", "of another size", "videos", "videos of another size", "one view"],
+    ids=[
+        *("pictures", "small pictures", "small videos", "of another size"),
+        *("videos", "videos of another size", "one view"),
+    ],
 )
 def test_view_in_test_takes_the_settings(data, kind, full, expected):
     view = view_in_test(data, kind, full)
@@ -224,7 +236,7 @@ def test_view_in_test_takes_the_settings(data, kind, full, expected):
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
-        (Data(root="x", size=448), "images"),
+        (Data(root="x", size=448, test_short_side=256), "images"),
         (Data(root="x", test_size=257), "images"),
         (Data(root="x", test_size=257), "videos"),
     ],
@@ -233,6 +245,26 @@ def test_view_in_test_takes_the_settings(data, kind, full, expected):
 def test_view_in_test_refuses_a_crop_that_cannot_fit(data, kind):
     with pytest.raises(ValueError, match=r"data\.test_short_side"):
         view_in_test(data, kind)
+
+
+@pytest.mark.parametrize(
+    ("data", "side"),
+    [
+        (Data(), 256),
+        (Data(root="x", size=448), 512),
+        (Data(root="x", size=64), 73),
+        (Data(root="x", size=1), 1),
+        (Data(root="x", size=8192), 8192),
+        (Data(root="x", size=64, test_short_side=64), 64),
+        (Data(root="x", dataset="coco", size=800), 800),
+        (Data(annotations="x.json", size=400), 400),
+        (Data(dataset="coco", size=400, test_short_side=800), 800),
+    ],
+    ids=str,
+)
+def test_short_side_in_test_follows_the_size(data, side):
+    assert short_side_in_test(data) == decided(data).test_short_side == side
+    assert check(Config(data=decided(data))).data.test_short_side == side
 
 
 @pytest.mark.parametrize("kind", ["images", "videos"])

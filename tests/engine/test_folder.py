@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import subprocess
 import warnings
 from importlib import metadata
 
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 from cgnl.engine.config import load, plain
+from cgnl.engine.datasets import short_side_in_test
 from cgnl.engine.folder import (
     STARTED_IN,
     check_same,
+    commit,
     environment,
     open_log,
     run_folder,
@@ -155,14 +158,81 @@ def test_check_same_names_the_setting_that_is_another(setting, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("recipe", ["relation", "cub_r50_cgnl1", "coco_maskrcnn_r50", "actions"])
+def test_check_same_takes_a_default_for_its_number(tmp_path, recipe):
+    side = short_side_in_test(load(recipe).data)
+    open_, given = (load(recipe, {"data.test_short_side": value}) for value in (None, side))
+    for begun, now in ((given, open_), (open_, given)):
+        check_same(now, {"cgnl": {"config": plain(begun)}}, tmp_path)
+    other = load(recipe, {"data.test_short_side": side + 1})
+    with pytest.raises(ValueError, match=rf"data\.test_short_side = {side + 1}, not {side}"):
+        check_same(open_, {"cgnl": {"config": plain(other)}}, tmp_path)
+
+
 def test_check_same_accepts_a_checkpoint_as_it_is_read_back(tmp_path):
     config = load("cub_r50_cgnl1", {"model.options": {"groups": 4}})
     torch.save(plain(config), tmp_path / "config")
     check_same(config, {"cgnl": {"config": torch.load(tmp_path / "config", weights_only=True)}}, tmp_path)
 
 
-def test_environment_names_what_is_installed():
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with the package in it, and what runs git there."""
+    monkeypatch.delenv("CGNL_COMMIT", raising=False)
+    package = tmp_path / "repository" / "src" / "cgnl"
+    (package / "engine").mkdir(parents=True)
+    for name in ("src/cgnl/blocks.py", "README.md"):
+        (tmp_path / "repository" / name).write_text("first")
+    monkeypatch.setattr("cgnl.engine.folder.__file__", str(package / "engine" / "folder.py"))
+
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        done = subprocess.run(["git", *identity, *words], cwd=package, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", str(tmp_path / "repository"))
+    git("add", str(tmp_path / "repository"))
+    return package, git
+
+
+def test_commit_is_that_of_the_source(repository):
+    package, git = repository
+    assert commit() is None  # before the first
+    git("commit", "-m", "first")
+    head = git("rev-parse", "HEAD")
+    (package / "untracked.py").write_text("new")
+    (package.parents[1] / "README.md").write_text("changed")
+    assert commit() == head
+    (package / "blocks.py").write_text("changed")
+    assert commit() == f"{head}-dirty"
+
+
+def test_commit_is_none_without_a_repository_of_its_own(repository):
+    package, git = repository
+    git("commit", "-m", "first")
+    package.parents[1].joinpath(".git").rename(package.parents[2] / ".git")  # of a project that it is installed in
+    assert commit() is None
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 10)], ids=repr)
+def test_commit_is_none_where_git_does_not_answer(repository, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    repository[1]("commit", "-m", "first")
+    monkeypatch.setattr(subprocess, "run", fail)
+    assert commit() is None
+
+
+def test_commit_may_be_given(monkeypatch):
+    monkeypatch.setenv("CGNL_COMMIT", "abc")
+    assert commit() == "abc"
+
+
+def test_environment_names_what_is_installed(monkeypatch):
+    monkeypatch.setenv("CGNL_COMMIT", "abc")
     described = json.loads(json.dumps(environment()))
+    assert described["commit"] == "abc"
     assert described["packages"]["torch"] == metadata.version("torch")
     assert described["python"].count(".") == 2
 

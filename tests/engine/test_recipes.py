@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from cgnl.engine import config
 from cgnl.engine.config import EMBEDDED, Model, build, recipes, to_yaml
+from cgnl.engine.datasets import decided
 from cgnl.engine.network import build_network
 
 load = functools.cache(config.load)
@@ -149,10 +150,18 @@ def test_recipe_differs_from_its_dataset_in_the_network_alone(recipe):
 
 @pytest.mark.parametrize("dataset", SEEN)
 def test_recipe_sees_samples_as_the_paper_does(dataset):
-    data = load(f"base_{dataset}").data
+    data = decided(load(f"base_{dataset}").data)
     seen = (data.dataset, data.size, data.test_size, data.test_short_side, data.test_clips, data.test_crops)
     assert seen == SEEN[dataset]
     assert (data.area, data.flip, data.frames, data.stride) == ((0.08, 1.25), True, 32, 2)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "size", "side"), [("cub_r50", 224, 256), ("ucf101_r50", 112, 128), ("coco_maskrcnn_r50", 400, 400)]
+)
+def test_recipe_of_another_size_is_tested_at_a_side_that_follows(recipe, size, side):
+    data = config.load(recipe, {"data.size": size}).data
+    assert decided(data).test_short_side == side
 
 
 @pytest.mark.parametrize("dataset", SEEN)
@@ -194,7 +203,7 @@ NETWORKS = networks()
 
 def test_recipe_for_coco_learns_and_sees_as_is_usual():
     loaded = load("coco_maskrcnn_r50")
-    optim, data = loaded.optim, loaded.data
+    optim, data = loaded.optim, decided(loaded.data)
     assert optim.lr is not None
     assert optim.lr * optim.batch_size / 256 == 0.02
     assert (optim.batch_size, optim.epochs, optim.drops, optim.warmup_steps) == (16, 12, (8, 11), 500)

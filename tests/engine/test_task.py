@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from cgnl.data.embedded import EMBEDDED
 from cgnl.data.loading import Batch
+from cgnl.engine.answers import ranked
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TEST_SEED
@@ -40,7 +41,7 @@ def test_tally_equals_plain_counting(classes):
     losses = F.cross_entropy(scores, labels, reduction="none")
     tally = Tally()
     for part in torch.arange(37).split(10):  # the last one is smaller
-        tally.update(losses[part], scores[part], labels[part])
+        tally.update(losses[part], ranked(scores[part], 5)[1], labels[part])
     result, (top1, top5) = tally.compute(), by_hand(scores, labels)
     assert (result["top1"], result["top5"], result["count"]) == (top1, top5, 37)
     assert result["loss"] == pytest.approx(losses.double().mean().item(), rel=1e-6)
@@ -48,9 +49,9 @@ def test_tally_equals_plain_counting(classes):
 
 def test_tally_takes_the_mean_of_the_losses_as_well():
     scores, labels = torch.randn(12, 3), torch.randint(3, (12,))
-    tally = Tally()
+    tally, classes = Tally(), torch.zeros(12, 1)
     for part in torch.arange(12).split(8):
-        tally.update(F.cross_entropy(scores[part], labels[part]), scores[part], labels[part])
+        tally.update(F.cross_entropy(scores[part], labels[part]), classes[part], labels[part])
     assert tally.compute()["loss"] == pytest.approx(F.cross_entropy(scores, labels).item(), rel=1e-6)
 
 
@@ -60,18 +61,18 @@ def test_tally_of_nothing_is_zero():
 
 def test_tally_keeps_its_count_in_a_checkpoint():
     tally, other = Tally(), Tally()
-    tally.update(torch.tensor(2.0), torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tally.update(torch.tensor(2.0), torch.tensor([[0, 1]]), torch.tensor([0]))
     other.restore(tally.sums())
-    other.update(torch.tensor(4.0), torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+    other.update(torch.tensor(4.0), torch.tensor([[0, 1]]), torch.tensor([1]))
     assert other.compute() == {"loss": 3.0, "top1": 0.5, "top5": 1.0, "count": 2.0}
 
 
 def test_tally_does_not_lose_small_losses_in_a_large_sum():
     tally = Tally()
-    scores, labels = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)
-    tally.update(torch.tensor(1e9), scores, labels)
+    classes, labels = torch.tensor([[0, 1]]), torch.tensor([0])
+    tally.update(torch.tensor(1e9), classes, labels)
     for _ in range(10):
-        tally.update(torch.tensor(1.0), scores, labels)
+        tally.update(torch.tensor(1.0), classes, labels)
     assert tally.compute()["loss"] * 11 == pytest.approx(1e9 + 10, abs=0.1)
 
 

@@ -1,5 +1,6 @@
 """Runs from beginning to end: what they leave, and that one which was stopped ends as if it had not been."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -13,8 +14,8 @@ import pytest
 import torch
 
 from cgnl.engine import callbacks
-from cgnl.engine.config import load
-from cgnl.engine.datasets import open_dataset
+from cgnl.engine.config import load, read_recipe
+from cgnl.engine.datasets import decided, open_dataset
 from cgnl.engine.task import Classification
 from cgnl.engine.train import command, fitting_batch, repeat_by, resolved, train
 from tests.engine.conftest import PICTURES, SETTINGS, options, same, table, weights, write_pictures
@@ -190,7 +191,7 @@ def test_train_writes_its_settings_as_a_recipe(run, tmp_path):
         "parts",
         {**SETTINGS, "runs": str(tmp_path), "optim.drops": [1, 2], "data.area": [0.5, 1.0], "optim.ema": 0.5},
     )
-    assert again == given
+    assert again == dataclasses.replace(given, data=decided(given.data))
     second = run(recipe=str(folder / "config.yaml"), optim__drops=[1, 2], optim__ema=0.5)
     assert same(weights(folder / "last.ckpt"), weights(second.folder / "last.ckpt"))
 
@@ -212,7 +213,7 @@ def test_train_writes_results(run):
 def test_train_ends_with_a_command_that_a_shell_reads(run):
     folder = run(name="CUB ünï run").folder
     line = next(line for line in (folder / "log.txt").read_text().splitlines() if "try it: " in line)
-    assert shlex.split(line.partition("try it: ")[2]) == ["cgnl", "predict", str(folder / "best.ckpt"), "PICTURE"]
+    assert shlex.split(line.partition("try it: ")[2]) == ["cgnl", "predict", str(folder / "last.ckpt"), "PICTURE"]
 
 
 def test_train_never_writes_over_another_run(run):
@@ -225,6 +226,41 @@ def test_train_in_a_folder_of_a_folder(run, tmp_path):
     assert [run(name="a/b").folder for _ in range(2)] == [tmp_path / "a" / "b", tmp_path / "a" / "b-2"]
     logs = [(tmp_path / "a" / name / "log.txt").read_text() for name in ("b", "b-2")]
     assert [f"there is a run {tmp_path / 'a' / 'b'} already" in text for text in logs] == [False, True]
+
+
+def test_train_resume_refuses_weights_alone(run):
+    folder = run().folder
+    (folder / "best.ckpt").rename(folder / "last.ckpt")
+    with pytest.raises(ValueError, match=r"last\.ckpt holds weights alone"):
+        run(resume=True)
+
+
+def test_train_says_everything_of_the_last_epoch(run, monkeypatch):
+    accuracies = iter([0.75, 0.5])
+    original = Classification.on_validation_epoch_end
+
+    def end(self):
+        original(self)
+        self.results["test_top1"] = next(accuracies)
+
+    monkeypatch.setattr(Classification, "on_validation_epoch_end", end)
+    folder = run().folder
+    lines = (folder / "log.txt").read_text().splitlines()
+    written = json.loads((folder / "results.json").read_text())
+    assert (written["test_top1"], written["best_top1"]) == (0.5, 0.75)
+    number = next(i for i, line in enumerate(lines) if "test: top-1 50.00%" in line)
+    assert str(folder / "last.ckpt") in lines[number - 1]
+    assert [str(folder / "best.ckpt") in line for line in lines if "75.00%, of" in line] == [True]
+    assert "last.ckpt" in next(line for line in lines if "try it" in line)
+
+
+def test_train_writes_down_the_side_of_the_test(run, tmp_path):
+    write_pictures(tmp_path / "pictures")
+    settings = {"recipe": None, "data__root": str(tmp_path / "pictures"), "data__size": 28}
+    first = run(**settings)
+    assert read_recipe(first.folder / "config.yaml")["data"]["test_short_side"] == 32
+    assert run(resume=True, **settings, data__test_short_side=32).folder == first.folder
+    assert run(**settings, data__test_short_side=32).test == first.test
 
 
 def test_train_outside_of_its_folder_is_refused_before_anything_is_written(cgnl, tmp_path):

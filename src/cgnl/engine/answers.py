@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import Tensor
+
 from .datasets import Dataset
 from .writing import write_csv
 
@@ -24,6 +26,16 @@ class Answer(NamedTuple):
     @property
     def right(self) -> bool:
         return self.label == self.predicted
+
+
+def ranked(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest of ``scores`` [.., K] in float32, and their classes, both [.., count]; fewer where K is smaller.
+
+    The first class is the prediction. Of equal scores, which half precision makes common, the lower class is first;
+    ``topk`` has no such rule.
+    """
+    values, classes = scores.float().sort(dim=-1, descending=True, stable=True)
+    return values[..., :count], classes[..., :count]
 
 
 def save_answers(folder: Path, dataset: Dataset, answers: Sequence[Answer]) -> None:

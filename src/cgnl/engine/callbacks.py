@@ -17,10 +17,13 @@ from torch import Tensor
 from .checkpoint import read, write
 from .config import Config
 from .schedule import factor, total_epochs
-from .words import epoch_in_words
+from .words import at_chance, epoch_in_words
 from .writing import write_csv
 
 log = logging.getLogger("cgnl")
+
+WEIGHTS_ALONE = ("state_dict", "global_step", "cgnl")
+"""What a checkpoint needs to be used; the rest, of which the optimizer is most, is needed to resume."""
 
 
 class Stopped(Exception):
@@ -28,10 +31,10 @@ class Stopped(Exception):
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Lightning's checkpoints, written and read as ours are."""
+    """Lightning's checkpoints, written and read as ours are; ``storage_options`` names the parts that are kept."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        write(checkpoint, Path(path))
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        write({name: checkpoint[name] for name in storage_options or checkpoint}, Path(path))
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:  # noqa: ARG002
         return read(path)
@@ -100,6 +103,9 @@ class Table(Clock):
             trainer.logger.log_metrics(row, step=trainer.global_step)
         if not self.tests(trainer):
             self.tell(trainer)
+        losses = [row["train_loss"] for row in self.rows]
+        if pl_module.kind != "objects" and (warning := at_chance(losses, len(pl_module.classes))):
+            log.warning("%s", warning)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "fit":
@@ -138,7 +144,8 @@ class Table(Clock):
 
 
 class Saver(Clock):
-    """``last.ckpt`` after every test and every so many steps, ``best.ckpt`` after the best test.
+    """``last.ckpt``, which can be resumed, after every test and every so many steps; ``best.ckpt``, which holds the
+    weights alone, after the best test, or the last of equals.
 
     Ctrl-C and SIGTERM are answered after the step that is under way: it saves and stops. A second one does not wait.
     """
@@ -186,9 +193,9 @@ class Saver(Clock):
     def note_test(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Save after a test."""
         result = pl_module.results[pl_module.metric]
-        if result > self.best:
+        if result >= self.best:
             self.best, pl_module.chosen = result, True
-            trainer.save_checkpoint(self.folder / "best.ckpt")
+            trainer.save_checkpoint(self.folder / "best.ckpt", storage_options=WEIGHTS_ALONE)
             pl_module.chosen = False
         trainer.save_checkpoint(self.folder / "last.ckpt")
         if self._stop_here(trainer, now=True):

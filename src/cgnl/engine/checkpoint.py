@@ -46,11 +46,11 @@ def read(path: Path | str) -> dict[str, Any]:
     """A checkpoint of ours, without running anything in it."""
     path = Path(path)
     if path.exists() and (path.suffix in EXPORTED or (path / "config.json").is_file()):
-        also = "cgnl predict also reads .onnx, which cgnl export best.ckpt model.onnx writes"
+        also = "cgnl predict also reads .onnx, which cgnl export last.ckpt model.onnx writes"
         raise ValueError(f"{path} is an export and no checkpoint (.ckpt); {also}")
     if path.is_dir():
         inside = sorted(path.glob("*.ckpt"))
-        hint = f": name a checkpoint, such as {inside[0]}" if inside else " without a checkpoint (.ckpt)"
+        hint = f": name a checkpoint, such as {inside[-1]}" if inside else " without a checkpoint (.ckpt)"
         raise ValueError(f"{path} is a folder{hint}")
     if not path.is_file():
         raise ValueError(f"there is no file {path}")

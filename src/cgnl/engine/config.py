@@ -57,8 +57,9 @@ class Data:
     """Whether half of the training samples are mirrored."""
     test_size: int | None = None
     """Side of the square the network is tested on. If not given: size for pictures, test_short_side for videos."""
-    test_short_side: int = 256
-    """Side to which the shorter one is brought before the test crop, if there is one."""
+    test_short_side: int | None = None
+    """Side to which the shorter one is brought before the test crop, if there is one. If not given: size x 8 / 7, which
+    is 256 for 224; size itself for objects."""
     long_side: int = 1333
     """Pictures with objects are made smaller where the longer side would be more than this."""
     frames: int = 32
@@ -386,7 +387,10 @@ _POSITIVE = (
 )
 _NOT_NEGATIVE = ("optim.warmup_epochs", "optim.warmup_steps", "data.bad_limit", "data.workers")
 _SHARES = ("data.holdout", "model.dropout", "optim.ema", "optim.label_smoothing")
-_MOST: dict[str, int] = dict.fromkeys(("data.size", "data.test_size", "data.test_short_side", "data.long_side"), 8192)
+LONGEST_SIDE = 8192
+_MOST: dict[str, int] = dict.fromkeys(
+    ("data.size", "data.test_size", "data.test_short_side", "data.long_side"), LONGEST_SIDE
+)
 _MOST |= {"data.frames": 1024, "data.stride": 1024, "data.test_clips": 100, "data.test_crops": 100}
 _MOST |= {"data.workers": 512, "model.reduced": 4096, "data.samples": 10**8}
 _MOST |= dict.fromkeys(("optim.epochs", "optim.warmup_epochs", "optim.warmup_steps"), 10**6)

@@ -11,7 +11,7 @@ from ..data.loading import View
 from ..data.readers import READERS
 from ..data.sources import Drawn, Files, at_most, hold_out
 from ..spelling import counted, nearest
-from .config import EMBEDDED, Data
+from .config import EMBEDDED, LONGEST_SIDE, Data
 
 TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
 TRAIN_SEED, TEST_SEED, VALIDATION_SEED = 0, 1, 2
@@ -128,14 +128,27 @@ def view_in_training(data: Data) -> View:
     return View(data.size, data.area, data.flip, frames=data.frames, stride=data.stride)
 
 
+def short_side_in_test(data: Data) -> int:
+    """The shorter side in a test: as given, or in proportion to the size, as 256 to 224. Objects have no crop."""
+    if data.test_short_side is not None:
+        return data.test_short_side
+    return data.size if dataset_name(data) == "coco" else min(round(data.size * 8 / 7), LONGEST_SIDE)
+
+
+def decided(data: Data) -> Data:
+    """The settings with the shorter side in a test as a number."""
+    return dataclasses.replace(data, test_short_side=short_side_in_test(data))
+
+
 def view_in_test(data: Data, kind: Kind, full: bool = True) -> View:
     """How the network sees test samples: in full, or one view of each."""
     if dataset_name(data) in EMBEDDED:
         return _as_drawn(dataset_name(data))
-    size = data.test_size or (data.size if kind == "images" else data.test_short_side)
-    if size > data.test_short_side:
-        raise ValueError(f"a test crop of {size} does not fit into data.test_short_side = {data.test_short_side}")
-    view = View(size, short_side=data.test_short_side, frames=data.frames, stride=data.stride)
+    short_side = short_side_in_test(data)
+    size = data.test_size or (data.size if kind == "images" else short_side)
+    if size > short_side:
+        raise ValueError(f"a test crop of {size} does not fit into data.test_short_side = {short_side}")
+    view = View(size, short_side=short_side, frames=data.frames, stride=data.stride)
     if kind == "images" or not full:
         return view
     return dataclasses.replace(view, clips=data.test_clips, crops=data.test_crops)

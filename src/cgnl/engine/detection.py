@@ -9,6 +9,7 @@ from ..data.coco import ground_truth
 from ..data.index import Scene
 from ..data.scenes import SceneBatch, encode
 from .config import Data
+from .datasets import short_side_in_test
 from .precision import Collected, average_precision
 from .task import Sums, Task
 
@@ -72,7 +73,7 @@ class Detection(Task):
 def set_size(network: nn.Module, data: Data, training: bool) -> None:
     """Let a detector bring pictures to the size of the training or of the test."""
     transform: Any = network.get_submodule("transform")
-    transform.min_size = (data.size if training else data.test_short_side,)
+    transform.min_size = (data.size if training else short_side_in_test(data),)
     transform.max_size = data.long_side
 
 

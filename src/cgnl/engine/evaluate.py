@@ -23,7 +23,7 @@ def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) ->
     """Test a checkpoint; several are tested one by one and averaged, as for the three splits of UCF101.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run.
+        checkpoint: last.ckpt or best.ckpt of a run.
         more: further checkpoints.
         json: print JSON.
         settings: what is to be other than in training, such as data.root=elsewhere, data.test_clips=5 or

@@ -1,10 +1,12 @@
 """The folder of a run: its name, its log, and what is written down about it."""
 
+import dataclasses
 import json
 import logging
 import os
 import platform
 import re
+import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,12 +20,15 @@ import torch
 from ..extras import need
 from ..spelling import first_line
 from .config import Config, build, plain, read_recipe, to_yaml
+from .datasets import decided
 from .writing import make_folder, remove_parts, write_text
 
 log = logging.getLogger("cgnl")
 
 STARTED_IN = "CGNL_RUN_FOLDER"
 """Environment variable by which a process tells those it starts where the run is."""
+COMMIT = "CGNL_COMMIT"
+"""Environment variable that names the commit where the files have no repository."""
 MAY_CHANGE = {
     "": ("name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "timeout", "tensorboard"),
     "data": (
@@ -89,7 +94,8 @@ def shared(folder: Path) -> Iterator[None]:
 
 def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
     """Refuse to go on with other settings than those the run began with."""
-    before, now = plain(build(checkpoint["cgnl"]["config"])), plain(config)  # settings that are new have their defaults
+    begun = build(checkpoint["cgnl"]["config"])  # settings that are new have their defaults
+    before, now = (plain(dataclasses.replace(c, data=decided(c.data))) for c in (begun, config))
     for group, free in MAY_CHANGE.items():
         old, new = (before.get(group, {}), now[group]) if group else (before, now)
         for name, value in new.items():
@@ -166,6 +172,27 @@ def stop_log() -> None:
         handler.close()
 
 
+def commit() -> str | None:
+    """The git commit that cgnl was imported from, with -dirty where its tracked files are changed.
+
+    None for an installed wheel, or without git; ``CGNL_COMMIT`` says it where only the files were copied.
+    """
+    if given := os.environ.get(COMMIT):
+        return given
+    package = Path(__file__).parents[1]
+    if not (package.parents[1] / ".git").exists():  # it may be installed within another repository
+        return None
+    asked = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "."]
+    try:
+        done = subprocess.run(asked, cwd=package, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return None
+    lines = done.stdout.splitlines()
+    head = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    dirty = any(not line.startswith("#") for line in lines)
+    return None if head == "(initial)" else f"{head}{'-dirty' if dirty else ''}"
+
+
 def environment() -> dict[str, Any]:
     """What the run runs in."""
     packages = ("cgnl", "torch", "torchvision", "lightning", "torchmetrics", "numpy", "pillow", "av", "triton")
@@ -177,6 +204,7 @@ def environment() -> dict[str, Any]:
             versions[name] = None
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
+        "commit": commit(),
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": os.cpu_count(),

@@ -17,6 +17,7 @@ from ..data.sources import Files
 from ..data.transforms import network_input
 from ..data.video import is_video_file
 from ..spelling import printable
+from .answers import ranked
 from .checkpoint import Trained, open_trained
 from .datasets import view_in_test
 from .onnx import AT_ONCE, open_onnx
@@ -45,7 +46,7 @@ def command(
     """Name what is in files, or find the objects in pictures.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run, or what cgnl export made of it: model.onnx.
+        checkpoint: last.ckpt or best.ckpt of a run, or what cgnl export made of it: model.onnx.
         files: pictures, videos, folders of frames, or folders of these.
         top: how many classes to name.
         json: print JSON; for objects, COCO's result format.
@@ -143,9 +144,8 @@ def predictions(
             continue
         logits = [network(network_input(part.to(device))) for part in item.pixels.split(AT_ONCE)]
         scores = torch.cat(logits).float().softmax(1).mean(0)  # [K]
-        best = scores.topk(min(top, len(trained.classes)))
-        names = tuple(trained.classes[i] for i in best.indices.tolist())
-        yield Prediction(path, names, tuple(best.values.tolist()))
+        best, classes = ranked(scores, top)
+        yield Prediction(path, tuple(trained.classes[i] for i in classes.tolist()), tuple(best.tolist()))
 
 
 def _table(results: Iterator[Prediction]) -> list[str]:

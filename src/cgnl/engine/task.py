@@ -16,12 +16,15 @@ from ..data.transforms import network_input
 from ..models.weights import CLASSIFIERS, new_parts
 from ..spelling import counted
 from . import processes, schedule
-from .answers import Answer
+from .answers import Answer, ranked
 from .config import Config, plain
 from .datasets import best_metric
 from .watched import Watched
 
 log = logging.getLogger("cgnl")
+
+TOP = 5
+"""Ranks that are counted."""
 
 
 class Sums(torchmetrics.Metric):
@@ -65,9 +68,9 @@ class Tally(Sums):
     top1: Tensor
     top5: Tensor
 
-    def update(self, losses: Tensor, scores: Tensor, labels: Tensor) -> None:
-        """``losses`` [B] or their mean, ``scores`` [B, K], ``labels`` [B]."""
-        best = scores.topk(min(5, scores.shape[1]), dim=1).indices == labels[:, None]  # [B, 5]
+    def update(self, losses: Tensor, classes: Tensor, labels: Tensor) -> None:
+        """``losses`` [B] or their mean, the five likeliest ``classes`` [B, 5] or fewer by rank, ``labels`` [B]."""
+        best = classes == labels[:, None]  # [B, 5]
         self.loss += losses.detach().double().mean() * len(labels)
         self.top1 += best[:, 0].sum()
         self.top5 += best.sum()
@@ -236,7 +239,7 @@ class Classification(Task):
     def learn(self, batch: Batch) -> Tensor:
         logits = self(batch.pixels)
         loss = F.cross_entropy(logits, batch.labels, label_smoothing=self.config.optim.label_smoothing)
-        self.train_tally.update(loss, logits.detach(), batch.labels)
+        self.train_tally.update(loss, ranked(logits.detach(), TOP)[1], batch.labels)
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002
@@ -246,12 +249,12 @@ class Classification(Task):
         views = batch.pixels.shape[1]
         parts = batch.pixels.flatten(0, 1).split(self.at_once)
         logits = torch.cat([self(part) for part in parts])  # [B * V, K]
-        labels = batch.labels.repeat_interleave(views)
-        self.view_tally.update(F.cross_entropy(logits, labels), logits, labels)
-        scores = logits.softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
-        self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), scores, batch.labels)
-        score, predicted = scores.max(1)
-        said = torch.stack((batch.labels.double(), predicted.double(), score.double()), 1)  # [B, 3]
+        labels, of_views = batch.labels.repeat_interleave(views), logits.softmax(1)
+        self.view_tally.update(F.cross_entropy(logits, labels), ranked(of_views, TOP)[1], labels)
+        scores = of_views.unflatten(0, (-1, views)).mean(1)  # [B, K]
+        best, classes = ranked(scores, TOP)  # once, so that results and predictions are of one ranking
+        self.test_tally.update(F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), classes, batch.labels)
+        said = torch.stack((batch.labels.double(), classes[:, 0].double(), best[:, 0].double()), 1)  # [B, 3]
         self._said.append((batch.samples, said))  # it stays on the device until the end, so that nothing waits
 
     def on_validation_epoch_start(self) -> None:

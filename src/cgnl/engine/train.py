@@ -19,7 +19,7 @@ from . import schedule
 from .answers import save_answers
 from .checkpoint import load_network, read
 from .config import EMBEDDED, Config, Data, load
-from .datasets import Dataset, dataset_name, open_dataset, view_in_training
+from .datasets import Dataset, dataset_name, decided, open_dataset, view_in_training
 from .folder import begin_folder, check_same, run_folder, shared, start_log, stop_log, warnings_as_sentences
 from .loaders import Loaders
 from .network import build_network, check_input
@@ -243,6 +243,8 @@ def start_of(last: Path | None, config: Config, dataset: Dataset, network: nn.Mo
         return Start()
     checkpoint = read(last)
     check_same(config, checkpoint, last)
+    if "optimizer_states" not in checkpoint:
+        raise ValueError(f"{last} holds weights alone, as best.ckpt does, and cannot be resumed")
     about = checkpoint["cgnl"]
     if (tuple(about["classes"]), about["kind"]) != (dataset.classes, dataset.kind):
         raise ValueError(f"{last} was begun with other classes than those of {dataset.name} now")
@@ -269,7 +271,7 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
         if refused and dataset.kind == "objects":
             raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")
-    data = dataclasses.replace(config.data, dataset=dataset.name)
+    data = decided(dataclasses.replace(config.data, dataset=dataset.name))
     block = f"{model.block}{model.blocks}" if model.block else "plain"
     name = config.name or f"{dataset_name(data)}_{model.name}_{block}"
     return dataclasses.replace(config, model=model, data=data, name=name)

@@ -2,7 +2,10 @@
 
 import json
 import logging
+import math
 import shlex
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -31,6 +34,22 @@ def epoch_in_words(row: dict[str, Any], epochs: int) -> str:
     if "test_box_ap" in row:
         words.append(f"test AP of boxes {_ap(row['test_box_ap'])}, of masks {_ap(row['test_mask_ap'])}")
     return ", ".join([*words, f"{row['samples_per_second']:,.0f} samples/s"])
+
+
+def at_chance(losses: Sequence[float], classes: int) -> str | None:
+    """A warning when training loss first stays at or above that of guessing; ``losses`` are those of all epochs."""
+    chance = math.log(classes)
+
+    def stuck(before: float, now: float) -> bool:
+        return now >= before and now >= 0.98 * chance
+
+    epochs = [number for number, pair in enumerate(pairwise(losses), 2) if stuck(*pair)]
+    if epochs[:1] != [len(losses)]:
+        return None
+    return (
+        f"epoch {len(losses)}: the training loss, {losses[-1]:.3f}, does not fall and is no better than guessing, "
+        f"ln {classes} = {chance:.3f}: try a lower optim.lr or optim.new_layers"
+    )
 
 
 def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: int, lr: float, folder: object) -> None:
@@ -63,14 +82,16 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
 
 def conclude(config: Config, dataset: Dataset, result: Any) -> None:
     """Say what came out, and write it down."""
-    metric = best_metric(dataset.kind)
+    metric, last = best_metric(dataset.kind), result.folder / "last.ckpt"
     numbers = {f"best_{metric}": result.best, "unreadable": result.unreadable, "seconds": result.seconds}
     write_text(result.folder / "results.json", json.dumps(result.test | numbers, indent=2) + "\n")
     speeds = sorted(row["samples_per_second"] for row in result.rows) or [0.0]
     log.info("")
+    log.info("%s, the network after the last epoch:", last)
     for line in describe(result.test, dataset.kind, len(dataset.classes)):
         log.info("%s", line)
-    log.info("best test between epochs: %s %.2f%%", NAMES[metric], 100 * result.best)
+    best = f"{NAMES[metric]} {100 * result.best:.2f}%"
+    log.info("best test between epochs: %s, of %s, which was chosen by these tests", best, last.with_name("best.ckpt"))
     if config.paper:
         reported = {name: getattr(config.paper, name) for name in NAMES}
         said = ", ".join(f"{NAMES[name]} {value:.2f}%" for name, value in reported.items() if value is not None)
@@ -81,7 +102,7 @@ def conclude(config: Config, dataset: Dataset, result: Any) -> None:
     minutes, seconds = divmod(round(result.seconds), 60)
     log.info("%d min %02d s in all, %s samples/s in training", minutes, seconds, f"{speeds[len(speeds) // 2]:,.0f}")
     thing = "VIDEO" if dataset.kind == "videos" else "PICTURE"
-    log.info("try it: cgnl predict %s %s", shlex.quote(str(result.folder / "best.ckpt")), thing)
+    log.info("try it: cgnl predict %s %s", shlex.quote(str(last)), thing)
 
 
 def describe(test: dict[str, float], kind: str, classes: int) -> list[str]:

@@ -13,7 +13,6 @@ Scale = Literal["paper", "small", "embedded"]
 
 _CLIPS = {
     "data.size": 112,
-    "data.test_short_side": 128,
     "data.frames": 8,
     "data.stride": 8,
     "data.test_clips": 1,
@@ -28,7 +27,6 @@ _CLIPS = {
 SMALL: dict[str, dict[str, Any]] = {
     "cub": {
         "data.size": 224,
-        "data.test_short_side": 256,
         "optim.lr": 0.08,
         "optim.batch_size": 64,
         "optim.schedule": "cosine",
@@ -40,7 +38,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "mini_kinetics200": _CLIPS,
     "imagenet": {
         "data.size": 128,
-        "data.test_short_side": 146,
         "data.limit": 50_000,
         "optim.schedule": "cosine",
         "optim.epochs": 5,
@@ -48,7 +45,6 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "coco": {
         "data.size": 400,
-        "data.test_short_side": 400,
         "data.long_side": 667,
         "data.limit": 2000,
         "optim.batch_size": 8,

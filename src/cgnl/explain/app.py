@@ -49,7 +49,7 @@ def app(
     """Serve a page: drop in a picture or a clip, click on it, see what the network attends to from there.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run.
+        checkpoint: last.ckpt or best.ckpt of a run.
         other: a second checkpoint, side by side with the first.
         host: address to listen on; only this machine can reach the usual one, everybody can reach 0.0.0.0.
         port: of the address; the first free one from 7860 on unless given.

@@ -8,6 +8,7 @@ from torch import nn
 
 from ..data.readers import cub_parts
 from ..data.transforms import network_input
+from ..engine.answers import ranked
 from ..engine.checkpoint import check_names, open_trained
 from ..engine.predict import find_device
 from ..engine.viewing import Seen, see
@@ -40,7 +41,7 @@ def explain(
     """Show what a network attends to, from a reference position.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run.
+        checkpoint: last.ckpt or best.ckpt of a run.
         file: a picture, a video, or a folder of frames.
         at: the reference position x,y or, in a video, x,y,frame in pixels of the file; the middle unless given.
         output: (-o) a picture (png, jpg, pdf, svg), or for clips a video (mp4).
@@ -112,7 +113,7 @@ def look(
     """What one network attends to, ready to be drawn; ``at`` is in pixels of the file."""
     x = network_input(seen.pixels[None]).to(next(network.parameters()).device)
     result = attention(network, x, seen.place(at), block)
-    probability, label = result.output.float().softmax(1)[0].max(0)
+    (probability,), (label,) = ranked(result.output.float().softmax(1)[0], 1)
     maps = result.by_group() if by_group else result.strongest(columns, group)
     heat = grad_cam(network, x, int(label), result.block) if with_grad_cam else None
     words = f"{classes[int(label)]} ({float(probability):.1%}). "

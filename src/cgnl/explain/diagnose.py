@@ -20,7 +20,7 @@ def diagnose(
     """Test a network with its attention as it is and with something else in its place.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run.
+        checkpoint: last.ckpt or best.ckpt of a run.
         folder: where the dataset is; what the network was trained with unless given.
         block: dotted name of the block whose attention is replaced; all at once unless given.
         output: (-o) a name, to write NAME.csv, NAME_groups.csv and NAME.png.

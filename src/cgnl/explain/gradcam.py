@@ -22,7 +22,7 @@ def grad_cam(model: nn.Module, x: Tensor, target: int | None = None, layer: str 
     captum = need("captum.attr", "explain")
     with in_eval_mode(model), torch.enable_grad():
         if target is None:
-            target = int(model(x.detach()).argmax(1))
+            target = int(model(x.detach()).float().softmax(1).argmax(1))
         cam = captum.LayerGradCam(model, model.get_submodule(layer))
         heat = cam.attribute(x.detach().requires_grad_(), target=target, relu_attributions=True)  # [1, 1, *P]
     return heat[0, 0].detach().float().cpu()

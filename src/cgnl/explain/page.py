@@ -12,6 +12,7 @@ from torch import Tensor
 from ..data.images import to_image
 from ..data.loading import AS_THEY_ARE
 from ..data.transforms import network_input
+from ..engine.answers import ranked
 from ..engine.checkpoint import Trained, check_names, open_trained
 from ..engine.config import EMBEDDED
 from ..engine.datasets import dataset_name, open_dataset
@@ -69,9 +70,9 @@ class Look:
 
     def top(self, count: int = 5) -> dict[str, float]:
         """The likeliest classes of what is seen, and their probabilities."""
-        best = self.attention.output.float().softmax(1)[0].topk(min(count, len(self.network.trained.classes)))
+        best, classes = ranked(self.attention.output.float().softmax(1)[0], count)
         names = self.network.trained.classes
-        return {names[i]: p for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)}
+        return {names[i]: p for i, p in zip(classes.tolist(), best.tolist(), strict=True)}
 
     @property
     def groups(self) -> list[str]:

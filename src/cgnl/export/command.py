@@ -9,7 +9,7 @@ from .. import __version__
 from ..data.transforms import MEAN, STD
 from ..engine.checkpoint import Trained, open_trained
 from ..engine.config import plain
-from ..engine.datasets import dataset_name, view_in_test
+from ..engine.datasets import dataset_name, short_side_in_test, view_in_test
 from ..engine.writing import make_folder, whole_file, write_text
 from ..extras import need
 from .agreement import Agreement, words
@@ -23,7 +23,7 @@ def export(checkpoint: str, out: str) -> None:
     """Write a trained network as a file that runs elsewhere, after checking that it computes the same.
 
     Args:
-        checkpoint: best.ckpt or last.ckpt of a run.
+        checkpoint: last.ckpt or best.ckpt of a run.
         out: model.onnx, model.pt2 (torch.export), model.safetensors (weights, and model.json beside them), or a folder
             in Hugging Face's convention, with a slash at its end. Of a network that finds objects, .onnx and .pt2 hold
             the backbone.
@@ -77,7 +77,7 @@ def preprocessing(trained: Trained) -> dict[str, Any]:
     """How a file becomes the network's input."""
     if trained.kind == "objects":
         data = trained.config.data
-        size = {"short_side": data.test_short_side, "long_side": data.long_side}
+        size = {"short_side": short_side_in_test(data), "long_side": data.long_side}
     else:
         view = view_in_test(trained.config.data, trained.kind)
         size = {"short_side": view.short_side, "crop": view.size} if view.size else {}

@@ -31,7 +31,8 @@ def test_panels_leave_details_of_average_precision_to_the_table(folder):
 def test_words_and_shares_of_average_precision():
     assert words("test_box_ap50") == "test box AP50"
     assert words("mask_ar_100") == "mask AR 100"
-    assert words("best_top1") == "best test top-1 between epochs"
+    assert [name in words("best_top1") for name in ("top-1", "best.ckpt")] == [True, True]
+    assert [name in words("best_box_ap") for name in ("box AP", "best.ckpt")] == [True, True]
     assert [is_share(name) for name in ("test_mask_ap", "best_top1", "loss_box_reg", "lr")] == [
         True,
         True,

@@ -17,6 +17,7 @@ def test_numbers_stand_beside_the_papers(folder):
     assert f"test top-137.50%{run.config.paper.top1:.2f}%" in said
     assert run.config.paper.table in said
     assert "1 min 15 s" in said
+    assert "last.ckpt" in said
 
 
 def test_numbers_of_several_runs_stand_side_by_side(folder):
@@ -24,6 +25,7 @@ def test_numbers_of_several_runs_stand_side_by_side(folder):
     said = words(sections.numbers(runs))
     assert "ended after 2 epochs" in said
     assert "not finished: 1 epoch so far" in said
+    assert "last.ckpt" not in said
 
 
 def test_numbers_of_different_tests_say_so(folder):
@@ -117,6 +119,12 @@ def test_repeat_gives_the_command(folder):
     assert "cgnl train parts 'name=a b'" in words(
         sections.repeat([read_run(folder(command="cgnl train parts 'name=a b'"))])
     )
+
+
+def test_repeat_names_the_commit(folder):
+    place = folder()
+    (place / "environment.json").write_text('{"commit": "0123abc-dirty", "python": "3.11"}')
+    assert "0123abc-dirty" in words(sections.repeat([read_run(place)]))
 
 
 def test_sections_of_classes_are_silent_where_there_are_none(folder):

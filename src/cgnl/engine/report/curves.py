@@ -37,7 +37,8 @@ def is_share(name: str) -> bool:
 
 def words(name: str) -> str:
     """The name of a number in words."""
-    known = {"lr": "learning rate", "best_top1": "best test top-1 between epochs", "seconds": "time"}
+    known = {"lr": "learning rate", "seconds": "time"}
+    known |= {f"best_{n}": f"best test {n.replace('_', ' ')} between epochs, best.ckpt" for n in ("top1", "box_ap")}
     text = re.sub(r"top([15])", r"top-\1", known.get(name, name.replace("_", " ")))
     return re.sub(r"(box|mask) (a[pr])", lambda found: f"{found[1]} {found[2].upper()}", text)
 

@@ -91,7 +91,9 @@ def numbers(runs: Runs) -> Markup | None:
         lines.append(line)
     source = [tag("p", f"{run.title}: {run.config.paper.table}", class_="faint") for run in runs if run.config.paper]
     other = tag("p", "The runs were tested on different samples.", class_="faint") if tests_differ(runs) else None
-    return section("Results", table(head, lines), other, source)
+    tested = "Tests are of last.ckpt, the network after the last epoch."
+    last = tag("p", tested, class_="faint") if all(run.finished for run in runs) else None
+    return section("Results", table(head, lines), last, other, source)
 
 
 def tests_differ(runs: Runs) -> bool:
@@ -230,8 +232,10 @@ def repeat(runs: Runs) -> Markup | None:
         found = run.environment
         packages = ", ".join(f"{name} {version}" for name, version in found.get("packages", {}).items() if version)
         if found:
-            lines.append([run.title, f"Python {found.get('python')}, {packages}", found.get("system", "")])
-    return section("To repeat it", content, table(["", "software", "system"], lines, "words") if lines else None)
+            software = f"Python {found.get('python')}, {packages}"
+            lines.append([run.title, software, found.get("commit") or "", found.get("system", "")])
+    head: list[object] = ["", "software", "commit", "system"]
+    return section("To repeat it", content, table(head, lines, "words") if lines else None)
 
 
 def _flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
