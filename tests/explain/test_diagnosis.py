@@ -8,7 +8,18 @@ import torch
 from torch import nn
 
 import cgnl
-from cgnl.explain.diagnosis import by_mean, by_next, by_sign, compare, diagnose_blocks, mcnemar, off, replaced, uniform
+from cgnl.explain.diagnosis import (
+    by_mean,
+    by_next,
+    by_sign,
+    compare,
+    diagnose_blocks,
+    mcnemar,
+    off,
+    pairs_replaced,
+    replaced,
+    uniform,
+)
 from cgnl.kernels import EmbeddedGaussian
 from cgnl.ops import compact_generalized_non_local
 from tests.conftest import EXACT, relative_error
@@ -177,3 +188,46 @@ def test_spread_of_every_group_and_order():
     s_2 = (flat**2 * g.unflatten(1, (2, -1))).sum((2, 3, 4)) / math.factorial(2)
     assert relative_error(result.values["b"][..., 2], s_2) < EXACT
     assert torch.isfinite(compact_generalized_non_local(theta, phi, g, kernel=kernel, groups=2)).all()
+
+
+@pytest.mark.parametrize("kind", ["covariance", "bilinear"])
+def test_pairs_replaced_leaves_the_diagonal(kind):
+    head, x = make(cgnl.SecondOrderPool(6, 3, kind=kind)), torch.randn(4, 6, 5, 5, dtype=torch.float64)
+    plain, by = head(x).detach(), torch.arange(6.0, dtype=torch.float64)
+    with pairs_replaced(head, by):
+        changed = head(x).detach()
+    diagonal = torch.tensor([0, 3, 5])  # of the upper triangle of 3 x 3, row by row
+    rest = torch.tensor([1, 2, 4])
+    assert torch.equal(changed[:, diagonal], plain[:, diagonal])
+    assert torch.equal(changed[:, rest], by[rest].expand(4, 3))
+    assert torch.equal(head(x), plain)
+
+
+def test_diagnosis_of_a_head_puts_the_mean_and_nothing_in_place_of_pairs():
+    head, x = make(cgnl.SecondOrderPool(6, 3)), torch.randn(7, 6, 5, 5, dtype=torch.float64)
+    seen = []
+
+    def test():
+        seen.append(torch.cat([head(part).detach() for part in x.split(2)]))
+        return [True] * 6 + [len(seen) < 3]
+
+    result = diagnose_blocks({}, test, heads={"head": head})
+    plain, mean, nothing = seen
+    rest = torch.tensor([1, 2, 4])
+    assert relative_error(mean[:, rest], plain[:, rest].mean(0).expand(7, 3)) < EXACT
+    assert nothing[:, rest].count_nonzero() == 0
+    assert [o.lost for o in result.outcomes] == [0, 0, 1]
+    assert len({o.attention for o in result.outcomes}) == 3
+    assert (result.added, result.spreads, result.outcomes[0].added) == ({}, (), None)
+
+
+def test_diagnosis_of_block_and_head_has_all():
+    block, head = make(cgnl.CGNL(6, 4, groups=2)), make(cgnl.SecondOrderPool(6, 3))
+    x = torch.randn(3, 6, 5, 5, dtype=torch.float64)
+    result = diagnose_blocks({"block": block}, lambda: head(block(x))[:, 0].gt(0).tolist(), heads={"head": head})
+    assert len(result.outcomes) == 7
+
+
+def test_diagnosis_refuses_a_compact_head_alone():
+    with pytest.raises(ValueError, match="no attention and no pair"):
+        diagnose_blocks({}, list, heads={"head": cgnl.SecondOrderPool(6, 3, kind="compact")})

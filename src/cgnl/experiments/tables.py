@@ -268,4 +268,5 @@ TABLES: dict[str, Table] = {
 def is_diagnosed(name: str) -> bool:
     """Whether the attention of this row's runs is diagnosed, for whichever table they are made."""
     rows = {row.name: row for table in TABLES.values() if table.diagnose for row in table.rows}
-    return name in rows and rows[name].config().model.block in ("cgnl", "cgnlx", "nl")
+    model = rows[name].config().model if name in rows else None
+    return model is not None and (model.block in ("cgnl", "cgnlx", "nl") or model.head in ("covariance", "bilinear"))

@@ -1,4 +1,4 @@
-"""``cgnl explain``: what a trained network attends to in a picture or a clip."""
+"""``cgnl explain``: what a trained network looks at in a picture or a clip."""
 
 import math
 from collections.abc import Sequence
@@ -14,9 +14,11 @@ from ..engine.predict import find_device
 from ..engine.viewing import Seen, see
 from ..engine.writing import make_folder
 from ..extras import need
+from ..heads import second_order_pools
 from . import figure
 from .gradcam import grad_cam
-from .maps import COLUMNS, THRESHOLD, attention
+from .maps import COLUMNS, THRESHOLD, attention, blocks_of
+from .pairs import pairs
 
 PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
@@ -35,10 +37,13 @@ def explain(
     threshold: float = THRESHOLD,
     heat: bool = False,
     grad_cam: bool = False,
+    head: bool = False,
     save: str | None = None,
     device: str = "auto",
 ) -> None:
-    """Show what a network attends to, from a reference position.
+    """Show what a network attends to from a reference position, or what its second-order head sees.
+
+    Of a head, the pairs of channels are drawn that speak most for the predicted class, and where they do.
 
     Args:
         checkpoint: last.ckpt or best.ckpt of a run.
@@ -49,10 +54,11 @@ def explain(
         block: dotted name of the block; the last one of the network unless given.
         group: only channels of this group.
         by_group: one column for each group, summed over its channels.
-        columns: how many channels are shown, those of largest range.
+        columns: how many channels are shown, those of largest range; of a head, how many pairs.
         threshold: related patches are where a map, scaled to [0, 1] by its own range, reaches this.
         heat: lay the maps over the picture as colours.
         grad_cam: draw Grad-CAM of the predicted class beside them.
+        head: show the second-order head, and not a block; so it is where there is no block.
         save: write maps and factors of each network to this file (npz).
         device: cpu, cuda, or auto.
     """
@@ -75,9 +81,13 @@ def explain(
             raise ValueError(f"{output} is a video, and the network was trained on pictures: give a .png")
         seen = see(trained, file)
         network = trained.network.to(find_device(device))
-        row = look(
-            network, trained.classes, seen, place, block, group, by_group, columns, grad_cam, title_of(path, paths)
-        )
+        title = title_of(path, paths)
+        if head or (second_order_pools(network) and not blocks_of(network)):
+            if place or block or group is not None or by_group:
+                raise ValueError(f"at, block, group and by_group are of blocks, and {path} shows its head")
+            row = look_at_head(network, trained.classes, seen, columns, grad_cam, title)
+        else:
+            row = look(network, trained.classes, seen, place, block, group, by_group, columns, grad_cam, title)
         rows.append(row)
         parts = parts or {name: seen.inside(*where) for name, where in cub_parts(file).items()}
         prefix = f"{len(rows)}_" if compare else ""
@@ -118,6 +128,23 @@ def look(
     heat = grad_cam(network, x, int(label), result.block) if with_grad_cam else None
     words = f"{classes[int(label)]} ({float(probability):.1%}). "
     return figure.Row(title, result, seen.pixels, maps, words, heat, seen.frames)
+
+
+def look_at_head(
+    network: nn.Module,
+    classes: tuple[str, ...],
+    seen: Seen,
+    columns: int = COLUMNS,
+    with_grad_cam: bool = False,
+    title: str = "",
+) -> figure.Row:
+    """What the second-order head of one network sees, ready to be drawn."""
+    x = network_input(seen.pixels[None]).to(next(network.parameters()).device)
+    result = pairs(network, x, count=columns)
+    probability = float(result.output.float().softmax(1)[0, result.target])
+    heat = grad_cam(network, x, result.target) if with_grad_cam else None
+    words = f"{classes[result.target]} ({probability:.1%}). "
+    return figure.Row(title, result, seen.pixels, result.named, words, heat, seen.frames)
 
 
 def _numbers(at: str | None) -> tuple[float, ...] | None:

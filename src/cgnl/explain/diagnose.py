@@ -1,4 +1,4 @@
-"""``cgnl diagnose``: does the attention of a trained network matter?"""
+"""``cgnl diagnose``: do the attention and the second-order head of a trained network matter?"""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,6 +10,7 @@ from ..engine.config import EMBEDDED
 from ..engine.evaluate import Test, prepare
 from ..engine.writing import make_folder, write_csv
 from ..extras import need
+from ..heads import second_order_pools
 from .diagnosis import Diagnosis, diagnose_blocks
 from .maps import blocks_of, find_block
 
@@ -17,7 +18,7 @@ from .maps import blocks_of, find_block
 def diagnose(
     checkpoint: str, folder: str | None = None, *, block: str | None = None, output: str | None = None, **settings: Any
 ) -> None:
-    """Test a network with its attention as it is and with something else in its place.
+    """Test a network with its attention as it is and with something else in its place; likewise a second-order head.
 
     Args:
         checkpoint: last.ckpt or best.ckpt of a run.
@@ -40,8 +41,8 @@ def diagnose(
 
 def run(test: Test, block: str | None = None) -> Diagnosis:
     """The diagnosis of a network on the samples of its test."""
-    known = blocks_of(test.trained.network)
-    name = find_block(known, block)
+    known, heads = blocks_of(test.trained.network), second_order_pools(test.trained.network)
+    name = None if heads and not block else find_block(known, block)
 
     def outcomes() -> list[bool]:
         test.run()
@@ -50,12 +51,12 @@ def run(test: Test, block: str | None = None) -> Diagnosis:
     data = test.config.data
     drawn = test.dataset.kind == "images" or test.dataset.name in EMBEDDED
     views = 1 if drawn else data.test_clips * data.test_crops
-    return diagnose_blocks({name: known[name]} if block else known, outcomes, views)
+    return diagnose_blocks({name: known[name]} if block and name else known, outcomes, views, None if block else heads)
 
 
 def table(result: Diagnosis, samples: int) -> list[str]:
     """The diagnosis in lines of text."""
-    lines = [f"attention replaced, {samples:,} samples     top-1   change  lost   won         p"]
+    lines = [f"{f'replaced, {samples:,} samples':34}   top-1   change  lost   won         p"]
     for o in result.outcomes:
         line = f"{o.attention:34} {o.top1:6.2f}%"
         if o is not result.outcomes[0]:
@@ -64,6 +65,8 @@ def table(result: Diagnosis, samples: int) -> list[str]:
     lines += ["lost, won: samples that become wrong, right. p: McNemar's exact test.", ""]
     for name, (of_all, median) in result.added.items():
         lines.append(f"what {name} adds to its input: {of_all:.3g} % of its size; {median:.3g} % in the median sample")
+    if not result.spreads and not result.added:
+        return lines[:-1]
     if not result.spreads:
         return [*lines, "A non-local block's attention is a matrix: it has no number for each group."]
     lines += ["", "attention by group            order        mean   deviation  negative  deviation / |mean|"]

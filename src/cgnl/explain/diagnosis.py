@@ -4,6 +4,9 @@ The attention of a CGNL block is one short vector of coefficients for each sampl
 It can be replaced by its mean over the evaluation set, by its sign times its mean size (each per group and order), and
 by that of the next sample. A non-local block has a matrix instead, of which only one replacement needs no choice: the
 uniform one, as if all positions were equally related. Any block can be switched off.
+
+A second-order head gives the classifier a matrix. Its diagonal says how much each channel varies, the rest how channels
+vary together: the rest can be replaced by its mean over the evaluation set, or left out.
 """
 
 import math
@@ -17,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..blocks import CGNL, NonLocal
+from ..heads import SecondOrderPool
 from ..ops.reference import leading
 
 Blocks = Mapping[str, CGNL | NonLocal]
@@ -99,6 +103,47 @@ def uniform(block: NonLocal) -> Iterator[None]:
 def off(block: CGNL | NonLocal) -> Iterator[None]:
     """A block that returns its input."""
     handle = block.register_forward_hook(lambda _module, inputs, _output: inputs[0])
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class Pooled:
+    """The mean of what a second-order head has given for all samples that passed it."""
+
+    def __init__(self):
+        self.sums: Tensor | None = None
+        self.count = 0
+
+    @contextmanager
+    def measured(self, head: SecondOrderPool) -> Iterator[None]:
+        def note(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            sums = output.detach().double().sum(0)  # [features]
+            self.sums, self.count = sums if self.sums is None else self.sums + sums, self.count + len(output)
+
+        handle = head.register_forward_hook(note)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @property
+    def mean(self) -> Tensor:
+        """[features]."""
+        return torch.zeros(()) if self.sums is None else self.sums / self.count
+
+
+@contextmanager
+def pairs_replaced(head: SecondOrderPool, by: Tensor) -> Iterator[None]:
+    """A second-order head whose entries off the diagonal are those of ``by``, [features] or a single one."""
+    i, j = torch.triu_indices(head.reduced, head.reduced)
+    diagonal = i == j  # [features]
+
+    def replace(_module: nn.Module, _inputs: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        return torch.where(diagonal.to(y.device), y, by.to(y))
+
+    handle = head.register_forward_hook(replace)
     try:
         yield
     finally:
@@ -194,14 +239,24 @@ class Diagnosis:
     """What each block adds."""
 
 
-def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: int = 1) -> Diagnosis:
+def diagnose_blocks(
+    blocks: Blocks,
+    test: Callable[[], Sequence[bool]],
+    views: int = 1,
+    heads: Mapping[str, SecondOrderPool] | None = None,
+) -> Diagnosis:
     """Run a test with the attention as it is and with each thing in its place.
 
     Args:
         blocks: those of the network whose attention is replaced, all at once.
         test: runs the samples through the network, always in one order, and says which were named correctly.
         views: how many views of a sample follow one another, 1 unless given.
+        heads: second-order heads whose pairs of channels are replaced, or None; a compact one has no such pairs.
     """
+    matrices = [head for head in (heads or {}).values() if head.kind != "compact"]
+    if not blocks and not matrices:
+        raise ValueError("there is no attention and no pair of channels in whose place something could be put")
+    pooled = [Pooled() for _ in matrices]
     compact = {name: block for name, block in blocks.items() if isinstance(block, CGNL)}
     softmax = [b for b in blocks.values() if isinstance(b, NonLocal) and b.kernel == "embedded_gaussian"]
     recorded = {name: Recorded() for name in compact}
@@ -211,6 +266,8 @@ def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: i
             stack.enter_context(replaced(block, recorded[name]))
         for name, block in blocks.items():
             stack.enter_context(sizes[name].measured(block))
+        for head, mean in zip(matrices, pooled, strict=True):
+            stack.enter_context(mean.measured(head))
         truth = test()
     values = {name: r.values for name, r in recorded.items()}
     added = {name: size.share for name, size in sizes.items()}
@@ -225,8 +282,13 @@ def diagnose_blocks(blocks: Blocks, test: Callable[[], Sequence[bool]], views: i
     if compact:
         variants["its sign x mean size"] = lambda: put(by_sign)
         variants["another sample's"] = lambda: put(lambda v: by_next(v, views))
-    variants["block off"] = lambda: [off(block) for block in blocks.values()]
-    of_all, median = (statistics.fmean(numbers) for numbers in zip(*added.values(), strict=True))
+    if blocks:
+        variants["block off"] = lambda: [off(block) for block in blocks.values()]
+    if matrices:
+        of_each = list(zip(matrices, pooled, strict=True))
+        variants["pairs of channels at their mean"] = lambda: [pairs_replaced(h, p.mean) for h, p in of_each]
+        variants["no pairs: the diagonal alone"] = lambda: [pairs_replaced(h, torch.zeros(())) for h in matrices]
+    of_all, median = map(statistics.fmean, zip(*added.values(), strict=True)) if blocks else (None, None)
     outcomes = [Outcome("as it is", 100 * sum(truth) / len(truth), added=of_all, added_median=median)]
     for name, contexts in variants.items():
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Attention as pictures: the paper's figure, a strip of frames, and a video."""
+"""Maps as pictures: the paper's figure, a strip of frames, and a video."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..extras import need
 from .maps import THRESHOLD, Attention, Map
+from .pairs import Pairs
 
 GREEN, COLOURS = "#00e000", "inferno"
 DIMMED = 0.4
@@ -29,17 +30,25 @@ class Row:
     """What is drawn of one network."""
 
     title: str
-    attention: Attention
+    attention: Attention | Pairs
     pixels: Tensor
     """What the network saw, uint8 [3, H, W] or [T, 3, H, W]."""
     maps: Sequence[Map]
-    """The columns: ``attention.strongest()`` or ``attention.by_group()``."""
+    """The columns: ``attention.strongest()``, ``attention.by_group()``, or of pairs of channels ``named``."""
     words: str = ""
     """For the caption, such as the predicted class."""
     grad_cam: Tensor | None = None
     """[*positions]."""
     frames: Sequence[int] = ()
     """What the frames of a clip are called, such as their numbers in the video; counted from 0 unless given."""
+
+    @property
+    def frame(self) -> int:
+        """The frame of the reference position or, of pairs of channels, where the first one speaks most."""
+        if isinstance(self.attention, Attention):
+            return int(self.attention.at[-1])
+        each = self.attention.maps[0].flatten(1).amax(1)  # [t]
+        return int((int(each.argmax()) + 0.5) * self.pixels.shape[0] / len(each))
 
     @property
     def panels(self) -> list[tuple[Map, bool]]:
@@ -69,7 +78,7 @@ def draw(
     for row, line in zip(rows, axes, strict=True):
         _show(line[0], row.pixels)
         _mark_reference(line[0], row)
-        line[0].set_title("reference", fontsize=8)
+        line[0].set_title("reference" if isinstance(row.attention, Attention) else "seen", fontsize=8)
         line[0].set_ylabel(row.title, fontsize=9)
         for axis, (shown, outlined) in zip(line[1:], row.panels, strict=False):
             _panel(axis, row, shown, row.pixels, None, threshold if outlined else None, heat or not outlined)
@@ -127,7 +136,7 @@ def outline(mask: Tensor, height: float, width: float) -> Tensor:
 
 def _strip(rows: Sequence[Row], threshold: float) -> Any:
     count = rows[0].pixels.shape[0]
-    chosen = _spread(count, FRAMES, int(rows[0].attention.at[-1]))
+    chosen = _spread(count, FRAMES, rows[0].frame)
     lines = [(row, panel) for row in rows for panel in [None, *row.panels]]
     figure, axes = _grid(len(lines), len(chosen), rows[0].pixels)
     for line, (row, panel) in zip(axes, lines, strict=True):
@@ -135,7 +144,7 @@ def _strip(rows: Sequence[Row], threshold: float) -> Any:
             if panel is None:
                 _show(axis, row.pixels[t])
                 axis.set_title(f"frame {row.frames[t] if row.frames else t}", fontsize=8)
-                if t == chosen[_nearest(chosen, row.attention.at[-1])]:
+                if t == chosen[_nearest(chosen, row.frame)]:
                     _mark_reference(axis, row)
             else:
                 _panel(axis, row, panel[0], row.pixels[t], t, threshold if panel[1] else None, True)
@@ -200,19 +209,23 @@ def _panel(
         edges = outline(related, height, width).numpy()
         axis.add_collection(lines(edges, colors="black", linewidths=2.6, capstyle="round"))
         axis.add_collection(lines(edges, colors="white", linewidths=1.3, capstyle="round"))
-    if frame is None or frame == int(row.attention.at[-1]):
+    if frame is None or frame == row.frame:
         _mark_reference(axis, row)
 
 
-def _reference_box(row: Row) -> tuple[float, float, float, float]:
-    """Left, top, width and height of the reference patch, in pixels."""
+def _reference_box(row: Row) -> tuple[float, float, float, float] | None:
+    """Left, top, width and height of the reference patch, in pixels; pairs of channels have none."""
+    if isinstance(row.attention, Pairs):
+        return None
     rows, columns = row.attention.theta.shape[-2:]
     height, width = row.pixels.shape[-2] / rows, row.pixels.shape[-1] / columns
     return row.attention.position[-1] * width, row.attention.position[-2] * height, width, height
 
 
 def _mark_reference(axis: Any, row: Row) -> None:
-    left, top, width, height = _reference_box(row)
+    if (box := _reference_box(row)) is None:
+        return
+    left, top, width, height = box
     patch = need("matplotlib.patches", "explain").Rectangle
     axis.add_patch(patch((left, top), width, height, fill=False, edgecolor=GREEN, linewidth=2, zorder=5))
 
@@ -228,7 +241,8 @@ def _mark_parts(axis: Any, parts: Mapping[str, tuple[float, float]], pixels: Ten
 def _caption(figure: Any, rows: Sequence[Row], threshold: float) -> None:
     said = [f"{row.title}: {row.words}{row.attention.caption}" for row in rows]
     scale = "each map scaled to [0, 1] by its own range"
-    said.append(f"Green: reference position. White: positions at {threshold:g} or above, {scale}.")
+    green = "Green: reference position. " if any(isinstance(row.attention, Attention) for row in rows) else ""
+    said.append(f"{green}White: positions at {threshold:g} or above, {scale}.")
     width = int(figure.get_figwidth() * 15.5)
     text = "\n".join(line for sentence in said for line in textwrap.wrap(sentence, width))
     figure.supxlabel(text, fontsize=8, x=0.01, ha="left")
@@ -259,10 +273,11 @@ def _enlarged(pixels: Tensor) -> Tensor:
 
 def with_reference(pixels: Tensor, row: Row, frame: int) -> Tensor:
     """The frame with the reference patch in green, in its own frame alone."""
-    if frame != int(row.attention.at[-1]):
+    box = _reference_box(row)
+    if box is None or frame != row.frame:
         return pixels
     times = pixels.shape[-2] / row.pixels.shape[-2]
-    left, top, width, height = (round(side * times) for side in _reference_box(row))
+    left, top, width, height = (round(side * times) for side in box)
     inside = torch.zeros(pixels.shape[-2:], dtype=torch.bool)
     inside[top : top + height, left : left + width] = True
     inside[top + 3 : top + height - 3, left + 3 : left + width - 3] = False

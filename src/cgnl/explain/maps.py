@@ -173,7 +173,7 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
     handle = module.register_forward_pre_hook(look)
     try:
         with torch.no_grad(), in_eval_mode(model):
-            output = _eager(model)(x)
+            output = eager(model)(x)
     finally:
         handle.remove()
     if not seen:
@@ -244,7 +244,7 @@ def _rank(block: CGNL | NonLocal, positions: int, keys: int) -> int:
     return min(sum(a > 0 for a in block.kernel.coefficients()), positions * block.inner_channels // block.groups)
 
 
-def _eager(model: nn.Module) -> Any:
+def eager(model: nn.Module) -> Any:
     """The model as Python runs it: a compiled one may not call hooks."""
     model = getattr(model, "_orig_mod", model)
     return model._call_impl if getattr(model, "_compiled_call_impl", None) else model

@@ -32,7 +32,7 @@ def test_train_writes_a_report(train, tmp_path):
         "Curves",
         "Results",
         "Accuracy of each class",
-        "What it attends to",
+        "What it looks at",
         "Speed of training",
         "To repeat it",
     ):

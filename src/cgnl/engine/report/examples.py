@@ -12,8 +12,9 @@ from ...data.index import UnreadableError
 from ...data.loading import EvalSet
 from ...data.sources import Source
 from ...data.transforms import network_input, resize
-from ...explain import attention, blocks_of, figure
+from ...explain import attention, blocks_of, figure, pairs
 from ...explain.maps import Attention
+from ...heads import second_order_pools
 from ..answers import Answer
 from ..checkpoint import open_trained
 from ..config import Config
@@ -59,7 +60,7 @@ class Samples:
         if self.source is None or not checkpoint.exists():
             return None
         trained = open_trained(checkpoint)
-        if not blocks_of(trained.network):
+        if not blocks_of(trained.network) and not second_order_pools(trained.network):
             return None
         seen = EvalSet(self.source, view_in_test(trained.config.data, trained.kind, full=False))
         figures = []
@@ -91,8 +92,11 @@ def said(answer: Answer) -> str:
 
 
 def draw_attention(network: nn.Module, pixels: Tensor, answer: Answer) -> Any:
-    """The attention of the strongest position, as a figure."""
+    """The attention of the strongest position, or what a second-order head sees, as a figure."""
     x = network_input(pixels[None])
+    if not blocks_of(network):
+        seen = pairs(network, x)
+        return figure.draw([figure.Row(str(answer.label), seen, pixels, seen.named, f"{said(answer)}. ")])
     middle = attention(network, x, tuple(size / 2 for size in reversed(x.shape[2:])))
     result = attention(network, x, strongest_place(middle))
     return figure.draw([figure.Row(str(answer.label), result, pixels, result.strongest(), f"{said(answer)}. ")])

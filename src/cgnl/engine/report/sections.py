@@ -198,8 +198,11 @@ def attention(runs: Runs) -> Markup | None:
     drawn = runs[0].samples.attention(chosen(runs[0].answers), runs[0].folder / "last.ckpt")
     if drawn is None:
         return None
-    words = "In the last block, from the position where theta is largest."
-    return section("What it attends to", tag("p", words, class_="faint"), drawn)
+    if runs[0].config.model.block in (None, "residual"):
+        words = "In the second-order head: the pairs of channels that speak most for the prediction, and where."
+    else:
+        words = "In the last block, from the position where theta is largest."
+    return section("What it looks at", tag("p", words, class_="faint"), drawn)
 
 
 def settings(runs: Runs) -> Markup | None:

@@ -1,0 +1,83 @@
+"""A network with a second-order head goes through every command that one without goes through."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cgnl.engine.checkpoint import open_trained
+from cgnl.engine.config import load
+from cgnl.engine.task import Classification
+from cgnl.heads import KINDS, second_order_pools
+from tests.engine.conftest import options, write_pictures
+
+HEAD = {"model__name": "resnet18", "model__head": "covariance", "model__reduced": 8, "optim__lr": 0.1}
+
+
+@pytest.fixture
+def trained(run):
+    return run(**HEAD).folder
+
+
+def test_every_command_takes_a_head(cgnl, trained, tmp_path):
+    last = trained / "last.ckpt"
+    network = open_trained(last).network
+    assert second_order_pools(network)["avgpool"].reduced == 8
+    picture = write_pictures(tmp_path / "pictures", count=1, size=(64, 64))[0]
+    assert cgnl("eval", last, "accelerator=cpu")[0] == 0
+    status, out, _ = cgnl("predict", last, picture, "--json")
+    assert (status, len(json.loads(out))) == (0, 1)
+    drawn, saved = tmp_path / "pairs.png", tmp_path / "pairs.npz"
+    status, out, err = cgnl(
+        "explain", last, picture, "-o", drawn, "--save", saved, "--columns", "3", "--grad-cam", "true"
+    )
+    assert (status, err) == (0, "")
+    assert drawn.stat().st_size > 1000
+    assert np.load(saved)["maps"].shape == (3, 2, 2)
+    status, out, err = cgnl("diagnose", last, "-o", tmp_path / "d", "accelerator=cpu")
+    assert (status, err) == (0, "")
+    with (tmp_path / "d.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 3
+    assert cgnl("report", trained)[0] == 0
+    page = (trained / "report.html").read_text()
+    assert "pairs of channels" in page
+    assert cgnl("explain", last, picture, "--at", "3,4")[0] == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_layers_are_head_and_classifier(kind):
+    from cgnl.engine.network import build_network
+
+    settings = {"model.name": "resnet18", "model.head": kind, "model.reduced": 8, "model.block": None}
+    config = load(None, settings | {"optim.new_layers": 5.0})
+    task = Classification(build_network(config.model, 3), config, ("a", "b", "c"), "images", lr=0.1)
+    old, new = task.parameter_groups()
+    names = {id(p): name.partition(".")[0] for name, p in task.network.named_parameters()}
+    assert {names[id(p)] for p in new["params"]} == {"avgpool", "fc"}
+    assert {names[id(p)] for p in old["params"]}.isdisjoint({"avgpool", "fc"})
+    assert new["lr"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("model.head=covarience", "model.head"),
+        ("model.reduced=1", "reduced = 1"),
+        ("model.reduced=0", "model.reduced = 0"),
+        ("model.reduced=5000", "model.reduced = 5000"),
+    ],
+)
+def test_train_refuses_heads(cgnl, setting, says, tmp_path):
+    given = {"runs": str(tmp_path), **HEAD}
+    status, _, err = cgnl("train", "parts", *options(**given), setting)
+    assert status == 2
+    assert says in err
+
+
+def test_training_with_each_kind_lowers_the_loss(run):
+    for kind in KINDS:
+        rows = run(**HEAD | {"model__head": kind, "name": kind, "optim__epochs": 3, "data__samples": 48}).rows
+        assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+        assert torch.isfinite(torch.tensor(rows[-1]["test_loss"]))
