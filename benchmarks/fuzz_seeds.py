@@ -171,6 +171,11 @@ def make_datasets(pictures: Files, clips: Files) -> dict[str, Files]:
             "train_test_split.txt": "1 1\n2 1\n3 0\n4 0\n",
             **{f"images/{name}": picture for name in ("a/1.jpg", "b/2.jpg", "a/3.jpg", "b/4.jpg")},
         },
+        "pets": {
+            "annotations/trainval.txt": "# Image CLASS-ID SPECIES BREED\na_1 1 1 1\nb_1 2 2 1\n",
+            "annotations/test.txt": "a_2 1 1 1\nb_2 2 2 1\n",
+            **{f"images/{name}.jpg": picture for name in ("a_1", "b_1", "a_2", "b_2")},
+        },
         "ucf101": {
             "ucfTrainTestlist/classInd.txt": "1 Run\n2 Jump\n",
             "ucfTrainTestlist/trainlist01.txt": "Run/v_1.avi 1\nJump/v_1.avi 2\n",

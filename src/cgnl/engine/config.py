@@ -23,7 +23,7 @@ class Data:
     """Which samples, and how they are seen."""
 
     dataset: str | None = None
-    """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, imagenet, ucf101,
+    """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, pets, imagenet, ucf101,
     kinetics400, mini_kinetics200, or coco for objects in pictures. If not given: coco where annotations are named,
     folder where there is a root, else parts."""
     root: str | None = None
