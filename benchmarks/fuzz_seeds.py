@@ -190,6 +190,7 @@ def make_datasets(pictures: Files, clips: Files) -> dict[str, Files]:
             "val/run/id3_000001_000011.mp4": clip,
             "val/jump/id4_000002_000012.mp4": clip,
         },
+        "lsa64": {f"all/{name}_001.mp4": clip for name in ("001_001", "002_001", "001_009", "002_010")},
         "imagenet": {
             "LOC_val_solution.csv": "ImageId,PredictionString\nv1,n01 1 2 3 4\nv2,n02 1 2 3 4\n",
             **{f"train/{name}/{name}_1.JPEG": picture for name in ("n01", "n02")},

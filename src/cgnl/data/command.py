@@ -25,7 +25,7 @@ def data(
         action: check or draw.
         root: where the dataset is, or is to be.
         dataset: to check, its layout: folder (unless said otherwise), cub, pets, imagenet, ucf101, kinetics400,
-            mini_kinetics200 or coco. To draw: parts (unless said otherwise), relation or actions.
+            mini_kinetics200, lsa64 or coco. To draw: parts (unless said otherwise), relation or actions.
         annotations: check: a file in COCO's format, from root on, where it is not called as COCO's are.
         images: check: the folder of its pictures, from root on.
         min_frames: check: videos with fewer frames are reported as too short.

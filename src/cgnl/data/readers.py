@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..spelling import counted
 from .coco import coco
 from .index import Index, Kind, Sample, inside
+from .lsa64 import lsa64
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 NAMED_AT_MOST = 10
@@ -21,6 +22,7 @@ SIGNS = {
     "imagenet": ("ImageNet", "ILSVRC/Data/CLS-LOC"),
     "ucf101": ("UCF101", "classInd.txt", "ucfTrainTestlist/classInd.txt"),
     "mini_kinetics200": ("Mini-Kinetics-200", "train_ytid_list.txt", "mini-kinetics-200/train_ytid_list.txt"),
+    "lsa64": ("LSA64", "001_001_001.*", "all/001_001_001.*", "dataset/001_001_001.*"),
     "coco": ("COCO", "annotations/instances_train*.json"),
 }
 """Layout -> what it is called, and what no other has: to read it as class folders would make no sense."""
@@ -220,6 +222,7 @@ READERS: dict[str, Callable[..., Index]] = {
     "ucf101": ucf101,
     "kinetics400": kinetics400,
     "mini_kinetics200": mini_kinetics200,
+    "lsa64": lsa64,
     "coco": coco,
 }
 """Name of a layout -> its reader."""
