@@ -2,6 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +168,30 @@ def test_shrink_with_several_processes_makes_the_same_files(tmp_path):
     assert list(two.failed) == [root / "bad.mp4"]
     for name in files(tmp_path / "one"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds children in /proc")
+def test_no_process_is_left_when_the_first_is_killed(tmp_path):
+    for i in range(200):
+        video(tmp_path / "in" / f"{i}.mp4", 30)
+    words = ["data", "shrink", str(tmp_path / "in"), str(tmp_path / "out"), "workers=2"]
+    parent = subprocess.Popen([sys.executable, "-m", "cgnl", *words], stdout=subprocess.DEVNULL)
+    try:
+        assert soon(lambda: (tmp_path / "out" / "0.mp4").exists())
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    finally:
+        parent.kill()
+        parent.wait()
+    assert len(children) >= 2
+    assert soon(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children))
+
+
+def soon(happens: Callable[[], bool]) -> bool:
+    """Whether something happens within a minute."""
+    end = time.monotonic() + 60
+    while not happens() and time.monotonic() < end:
+        time.sleep(0.05)
+    return happens()
 
 
 def test_shrink_names_and_counts_what_cannot_be_read(tmp_path, capsys):

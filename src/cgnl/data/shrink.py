@@ -11,9 +11,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
+import torch
 from torch import Tensor
 
 from ..extras import need
@@ -171,14 +173,27 @@ def _results(root: Path, out: Path, clips: list[Path], size: Size, workers: int)
     if min(workers, len(clips)) < 2:
         yield from zip(clips, map(do, clips), strict=True)
         return
-    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for us: clips under way are finished
-    pool = ProcessPoolExecutor(min(workers, len(clips)), get_context("spawn"), ignore)
+    pool = ProcessPoolExecutor(min(workers, len(clips)), get_context("spawn"), _start)
     try:
         yield from zip(clips, pool.map(do, clips), strict=True)
     except BrokenProcessPool:
         raise ValueError("a process died, perhaps for lack of memory: the same command goes on where it was") from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _start() -> None:
+    """Make ready a process of the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent: clips under way are finished
+    torch.set_num_threads(1)  # the processes are the threads
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent was killed; else it would wait for more work forever."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _shrink_clip(root: Path, out: Path, size: Size, clip: Path) -> str | None:
