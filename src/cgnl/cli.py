@@ -26,7 +26,10 @@ COMMANDS = {
     "report": ("cgnl.engine.report.command:command", "a page about a run, or several: cgnl report RUN [RUN ...]"),
     "app": ("cgnl.explain.app:app", "try networks in a browser: cgnl app best.ckpt [OTHER.ckpt]"),
     "export": ("cgnl.export.command:export", "a file that runs elsewhere: cgnl export best.ckpt model.onnx"),
-    "data": ("cgnl.data.command:data", "prepare datasets: cgnl data check FOLDER | draw FOLDER | shrink ROOT OUT"),
+    "data": (
+        "cgnl.data.command:data",
+        "prepare datasets: cgnl data check FOLDER | draw FOLDER | shrink ROOT OUT | convert cityscapes ROOT OUT",
+    ),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
     "reproduce": (
         "cgnl.experiments.command:reproduce",

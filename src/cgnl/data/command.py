@@ -1,4 +1,4 @@
-"""``cgnl data``: check a dataset, draw one, or write a small copy of one."""
+"""``cgnl data``: check, draw, shrink or convert a dataset."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -9,8 +9,13 @@ from .drawing import draw
 from .embedded import EMBEDDED
 from .readers import READERS
 
-Action = Literal["check", "draw", "shrink"]
-WORDS = {"check": ("FOLDER",), "draw": ("FOLDER",), "shrink": ("ROOT", "OUT")}
+Action = Literal["check", "draw", "shrink", "convert"]
+WORDS = {
+    "check": ("FOLDER",),
+    "draw": ("FOLDER",),
+    "shrink": ("ROOT", "OUT"),
+    "convert": ("cityscapes", "ROOT", "OUT"),
+}
 """Action -> the words that follow it."""
 
 
@@ -28,11 +33,12 @@ def data(
     frame_folders: bool = False,
     workers: int | None = None,
 ) -> None:
-    """Check whether a dataset can be used, draw an embedded one into files, or write a small copy of clips.
+    """Check whether a dataset can be used, draw an embedded one, shrink clips, or convert Cityscapes to COCO's format.
 
     Args:
-        action: check, draw or shrink.
-        words: the folder to check or to draw into. To shrink: the folder of the dataset, and that of the copy.
+        action: check, draw, shrink or convert.
+        words: check or draw: the folder. shrink: the folder of the dataset, and that of the copy. convert:
+            cityscapes, the folder of the dataset, and that of the copy in COCO's format.
         dataset: to check, its layout: folder (unless said otherwise), cub, pets, imagenet, ucf101, kinetics400,
             mini_kinetics200, lsa64 or coco. To draw: parts (unless said otherwise), relation or actions.
         annotations: check: a file in COCO's format, from root on, where it is not called as COCO's are.
@@ -56,8 +62,11 @@ def data(
         name = _known(dataset or next(iter(EMBEDDED)), EMBEDDED, action)
         classes = draw(name, words[0], count, seed)
         print(f"{counted(count, 'sample')} of {counted(len(classes), 'class')} in {words[0]}")
-    else:
+    elif action == "shrink":
         _shrink(words[0], words[1], short_side, frames, workers, frame_folders)
+    else:
+        _known(words[0], ("cityscapes",), action)
+        _convert(words[1], words[2])
 
 
 def _known(name: str, known: Iterable[str], action: str) -> str:
@@ -82,12 +91,28 @@ def _check(root: str, dataset: str | None, objects: dict[str, str], min_frames: 
         raise ValueError(f"{root} is usable, but {bad:,} of {files:,} files cannot be read: training leaves them out")
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
 def _shrink(root: str, out: str, short_side: int, frames: int, workers: int | None, frame_folders: bool) -> None:
     """Write a small copy of a dataset of clips."""
     from .shrink import shrink
 
-    done = shrink(root, out, short_side, frames, workers, frame_folders, say=lambda line: print(line, flush=True))
+    done = shrink(root, out, short_side, frames, workers, frame_folders, say=_say)
     there = f" ({done.skipped:,} were there already)" if done.skipped else ""
     print(f"{counted(done.written, 'clip')} written{there}, {counted(done.copied, 'other file')} copied to {out}")
     if bad := len(done.failed):
         raise ValueError(f"{bad:,} of {bad + done.written + done.skipped:,} clips cannot be read")
+
+
+def _convert(root: str, out: str) -> None:
+    """Write Cityscapes in COCO's format."""
+    from .cityscapes import SMALLEST, convert
+
+    splits = convert(root, out, say=_say)
+    print(f"\n{'split':8} {'pictures':>10} {'objects':>10} {'crowds':>10} {f'below {SMALLEST} pixels':>16}")
+    for name, split in splits.items():
+        print(f"{name:8} {split.pictures:10,} {split.objects:10,} {split.crowds:10,} {split.too_small:16,}")
+    if bad := sum(len(split.problems) for split in splits.values()):
+        raise ValueError(f"{counted(bad, 'picture')} left out")
