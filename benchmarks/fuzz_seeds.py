@@ -171,6 +171,11 @@ def make_datasets(pictures: Files, clips: Files) -> dict[str, Files]:
             "train_test_split.txt": "1 1\n2 1\n3 0\n4 0\n",
             **{f"images/{name}": picture for name in ("a/1.jpg", "b/2.jpg", "a/3.jpg", "b/4.jpg")},
         },
+        "pets": {
+            "annotations/trainval.txt": "# Image CLASS-ID SPECIES BREED\na_1 1 1 1\nb_1 2 2 1\n",
+            "annotations/test.txt": "a_2 1 1 1\nb_2 2 2 1\n",
+            **{f"images/{name}.jpg": picture for name in ("a_1", "b_1", "a_2", "b_2")},
+        },
         "ucf101": {
             "ucfTrainTestlist/classInd.txt": "1 Run\n2 Jump\n",
             "ucfTrainTestlist/trainlist01.txt": "Run/v_1.avi 1\nJump/v_1.avi 2\n",
@@ -185,6 +190,7 @@ def make_datasets(pictures: Files, clips: Files) -> dict[str, Files]:
             "val/run/id3_000001_000011.mp4": clip,
             "val/jump/id4_000002_000012.mp4": clip,
         },
+        "lsa64": {f"all/{name}_001.mp4": clip for name in ("001_001", "002_001", "001_009", "002_010")},
         "imagenet": {
             "LOC_val_solution.csv": "ImageId,PredictionString\nv1,n01 1 2 3 4\nv2,n02 1 2 3 4\n",
             **{f"train/{name}/{name}_1.JPEG": picture for name in ("n01", "n02")},

@@ -26,7 +26,10 @@ COMMANDS = {
     "report": ("cgnl.engine.report.command:command", "a page about a run, or several: cgnl report RUN [RUN ...]"),
     "app": ("cgnl.explain.app:app", "try networks in a browser: cgnl app last.ckpt [OTHER.ckpt]"),
     "export": ("cgnl.export.command:export", "a file that runs elsewhere: cgnl export last.ckpt model.onnx"),
-    "data": ("cgnl.data.command:data", "check a dataset, or draw one: cgnl data check FOLDER, cgnl data draw FOLDER"),
+    "data": (
+        "cgnl.data.command:data",
+        "prepare datasets: cgnl data check FOLDER | draw FOLDER | shrink ROOT OUT | convert cityscapes ROOT OUT",
+    ),
     "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
     "reproduce": (
         "cgnl.experiments.command:reproduce",
@@ -63,7 +66,7 @@ def usage() -> str:
             f"cgnl {__version__}: compact generalized non-local networks",
             "",
             "usage: cgnl COMMAND [WORD ...] [--option value | option=value ...]",
-            "       cgnl COMMAND --help",
+            "   cgnl COMMAND --help",
             "",
             *lines,
         ]

@@ -171,6 +171,14 @@ def test_command_refuses_an_unknown_action_or_dataset(tmp_path):
         data("check", str(tmp_path), dataset="birds")
 
 
+@pytest.mark.parametrize(
+    "words", [("check",), ("draw",), ("check", "a", "b"), ("shrink", "a"), ("shrink", "a", "b", "c")]
+)
+def test_command_says_how_an_action_is_used(words):
+    with pytest.raises(ValueError, match=f"cgnl data {words[0]} [A-Z]"):
+        data(*words)
+
+
 def test_data_check_takes_an_annotation_file_by_its_name(tmp_path, capsys):
     pytest.importorskip("faster_coco_eval")
     (tmp_path / "photos").mkdir()
@@ -188,4 +196,4 @@ def test_data_check_takes_an_annotation_file_by_its_name(tmp_path, capsys):
     assert "1 class of objects" in said
     assert "annotation 8" in said
     with pytest.raises(ValueError, match="images is for dataset=coco, not for cub"):
-        data("check", str(tmp_path), "cub", images="photos")
+        data("check", str(tmp_path), dataset="cub", images="photos")

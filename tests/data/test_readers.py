@@ -19,6 +19,7 @@ from cgnl.data.readers import (
     imagenet,
     kinetics400,
     mini_kinetics200,
+    pets,
     ucf101,
 )
 
@@ -259,6 +260,77 @@ def test_binary_annotation_is_named(cub_root):
     (cub_root / "classes.txt").write_bytes(b"\xff\xfe\x00\x81")
     with pytest.raises(ValueError, match=r"classes\.txt is not a text file"):
         cub(cub_root)
+
+
+@pytest.fixture
+def pets_root(tmp_path):
+    notes = tmp_path / "annotations"
+    write(notes / "trainval.txt", "#Image CLASS-ID SPECIES BREED ID", "saint_bernard_9 10 2 7", "Abyssinian_100 1 1 1")
+    write(notes / "test.txt", "Abyssinian_2 1 1 1", "", "american_bulldog_203 2 2 1")
+    for name in ("saint_bernard_9", "Abyssinian_100", "Abyssinian_2", "american_bulldog_203", "Abyssinian_3"):
+        image(tmp_path / "images" / f"{name}.jpg")
+    return tmp_path
+
+
+@pytest.mark.parametrize("pictures", ["images", "original"])
+@pytest.mark.parametrize("home", [".", "oxford-iiit-pet"])
+def test_pets(pets_root, home, pictures):
+    (pets_root / "images").rename(pets_root / pictures)
+    if home != ".":
+        (pets_root / home).mkdir()
+        for name in ("annotations", pictures):
+            (pets_root / name).rename(pets_root / home / name)
+    index = pets(pets_root)
+    assert index.classes == ("Abyssinian", "american_bulldog", "saint_bernard")
+    assert index.kind == "images"
+    assert index.problems == ()
+    assert names(index, pets_root / home / pictures) == {
+        "train": [("saint_bernard_9.jpg", 2), ("Abyssinian_100.jpg", 0)],
+        "test": [("Abyssinian_2.jpg", 0), ("american_bulldog_203.jpg", 1)],
+    }
+
+
+def test_pets_label_without_its_file(pets_root):
+    path = pets_root / "images" / "Abyssinian_2.jpg"
+    path.unlink()
+    index = pets(pets_root)
+    assert index.problems == (f"{path} is listed but missing",)
+    assert names(index, pets_root / "images")["test"] == [("american_bulldog_203.jpg", 1)]
+
+
+def test_pets_without_pictures_is_refused(pets_root):
+    (pets_root / "images").rename(pets_root / "pictures")
+    with pytest.raises(ValueError, match=r"images.saint_bernard_9\.jpg is listed but missing"):
+        pets(pets_root)
+
+
+def test_pets_names_a_missing_annotation_file(pets_root):
+    (pets_root / "annotations" / "test.txt").unlink()
+    with pytest.raises(ValueError, match=r"test\.txt is missing"):
+        pets(pets_root)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("Abyssinian_4 1 1", r"test\.txt, line 4: 'Abyssinian_4 1 1'"),
+        ("Abyssinian_4 1 1 1 1", r"line 4: 'Abyssinian_4 1 1 1 1'"),
+        ("Abyssinian_4 0 1 1", "line 4: 'Abyssinian_4 0 1 1'"),
+        ("Abyssinian_4 one 1 1", "line 4: 'Abyssinian_4 one 1 1'"),
+        ("Abyssinian_4 1 -1 1", "line 4: 'Abyssinian_4 1 -1 1'"),
+        ("Abyssinian 1 1 1", "line 4: 'Abyssinian 1 1 1'"),
+        ("Abyssinian_x 1 1 1", "line 4: 'Abyssinian_x 1 1 1'"),
+        ("_4 1 1 1", "line 4: '_4 1 1 1'"),
+        ("../Abyssinian_4 1 1 1", r"names '\.\./Abyssinian_4', which is outside"),
+        ("Birman_4 2 1 1", "line 4: class 2 is both american_bulldog and Birman"),
+        ("Abyssinian_4 3 1 1", "gives Abyssinian more than one class"),
+    ],
+)
+def test_pets_refuses_a_bad_line(pets_root, line, message):
+    with (pets_root / "annotations" / "test.txt").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=message):
+        pets(pets_root)
 
 
 @pytest.fixture

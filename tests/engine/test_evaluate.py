@@ -152,7 +152,7 @@ def test_evaluate_does_not_depend_on_the_seed_of_the_process(run):
     assert evaluate(path) == one
 
 
-@pytest.mark.parametrize("setting", ["data.holdout", "data.split", "data.dataset"])
+@pytest.mark.parametrize("setting", ["data.holdout", "data.split", "data.test_signers", "data.dataset"])
 def test_evaluate_refuses_a_test_on_what_was_trained_on(run, setting):
     with pytest.raises(ValueError, match=f"{setting} cannot be changed"):
         evaluate(run().folder / "last.ckpt", {setting: 1})

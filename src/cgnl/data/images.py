@@ -64,6 +64,13 @@ def to_image(pixels: Tensor) -> Any:
     return need("PIL.Image", "data").fromarray(pixels.permute(1, 2, 0).contiguous().cpu().numpy())
 
 
+def resized(pixels: Tensor, height: int, width: int) -> Tensor:
+    """uint8 [3, H, W] at another size, by averaging over areas."""
+    numpy, box = need("numpy", "data"), need("PIL.Image", "data").Resampling.BOX
+    image = to_image(pixels).resize((width, height), box)
+    return torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
+
+
 def is_empty(path: Path | str) -> bool:
     """Whether a file has no bytes."""
     return Path(path).stat().st_size == 0

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,15 +11,18 @@ from typing import NamedTuple
 from ..spelling import counted
 from .coco import coco
 from .index import Index, Kind, Sample, inside
+from .lsa64 import lsa64
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 NAMED_AT_MOST = 10
 """Missing files that are named one by one before the rest is only counted."""
 SIGNS = {
     "cub": ("CUB-200-2011", "image_class_labels.txt", "CUB_200_2011/image_class_labels.txt"),
+    "pets": ("Oxford-IIIT Pets", "annotations/trainval.txt", "oxford-iiit-pet/annotations/trainval.txt"),
     "imagenet": ("ImageNet", "ILSVRC/Data/CLS-LOC"),
     "ucf101": ("UCF101", "classInd.txt", "ucfTrainTestlist/classInd.txt"),
     "mini_kinetics200": ("Mini-Kinetics-200", "train_ytid_list.txt", "mini-kinetics-200/train_ytid_list.txt"),
+    "lsa64": ("LSA64", "001_001_001.*", "all/001_001_001.*", "dataset/001_001_001.*"),
     "coco": ("COCO", "annotations/instances_train*.json"),
 }
 """Layout -> what it is called, and what no other has: to read it as class folders would make no sense."""
@@ -85,6 +89,37 @@ def cub_parts(image: Path | str) -> dict[str, tuple[float, float]]:
         if visible == "1":
             parts[place[0]] = place[1]
     return parts
+
+
+def pets(root: Path | str) -> Index:
+    """Oxford-IIIT Pets: ``annotations`` beside ``images`` or ``original``, in ``root`` or ``root/oxford-iiit-pet``."""
+    root = _existing(root)
+    home = _first([root, root / "oxford-iiit-pet"], holding="annotations/trainval.txt")
+    if home is None:
+        raise ValueError(f"{root} is not Oxford-IIIT Pets: it has no annotations/trainval.txt")
+    pictures = next((home / name for name in ("images", "original") if (home / name).is_dir()), home / "images")
+    breeds: dict[int, str] = {}
+    listed: dict[str, list[tuple[Path, int]]] = {}
+    for split, file in (("train", "trainval.txt"), ("test", "test.txt")):
+        source = home / "annotations" / file
+        listed[split] = []
+        for row, line in _lines(source):
+            if line.startswith("#"):
+                continue
+            name, *numbers = line.split()
+            breed, _, number = inside(name, source).rpartition("_")
+            if not breed or len(numbers) != 3 or min(map(_whole, (number, *numbers))) < 0 or int(numbers[0]) < 1:
+                raise ValueError(f"{source}, line {row}: {line!r} is not a picture, class, species and breed")
+            label = int(numbers[0])
+            if breeds.setdefault(label, breed) != breed:
+                raise ValueError(f"{source}, line {row}: class {label} is both {breeds[label]} and {breed}")
+            listed[split].append((pictures / f"{name}.jpg", label))
+    labels = {number: label for label, number in enumerate(sorted(breeds))}
+    classes = [breeds[number] for number in labels]
+    if twice := [breed for breed, count in Counter(classes).items() if count > 1]:
+        raise ValueError(f"{home / 'annotations'} gives {twice[0]} more than one class")
+    splits = {split: [Sample(path, labels[number]) for path, number in rows] for split, rows in listed.items()}
+    return _of_existing_files(root, classes, splits, "images")
 
 
 def imagenet(root: Path | str) -> Index:
@@ -182,10 +217,12 @@ def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> Index
 READERS: dict[str, Callable[..., Index]] = {
     "folder": folder,
     "cub": cub,
+    "pets": pets,
     "imagenet": imagenet,
     "ucf101": ucf101,
     "kinetics400": kinetics400,
     "mini_kinetics200": mini_kinetics200,
+    "lsa64": lsa64,
     "coco": coco,
 }
 """Name of a layout -> its reader."""

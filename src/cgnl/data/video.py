@@ -5,7 +5,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from itertools import dropwhile
 from pathlib import Path, PurePath
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..extras import need
-from .images import MAX_PIXELS, check_size, is_empty, is_image_file, read_image, reason
+from .images import MAX_PIXELS, check_size, is_empty, is_image_file, read_image, reason, resized
 from .index import UnreadableError
 
 VIDEO_SUFFIXES = frozenset(
@@ -31,6 +32,8 @@ MAX_BYTES = 2 * 2**30
 Backend = Literal["auto", "pyav", "torchcodec"]
 Pick = Callable[[int], Sequence[int]]
 """From how many frames a video has to the numbers of those that are wanted."""
+Resize = Callable[[int, int], tuple[int, int]]
+"""From the height and width of a video's frames to those that are wanted."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,18 @@ def read_frames(path: Path | str, indices: Sequence[int] | Pick, backend: Backen
     if backend == "pyav" or (backend == "auto" and _torchcodec() is None):
         return _read_pyav(path, indices)
     return _read_torchcodec(path, indices)
+
+
+def read_resized(path: Path | str, pick: Pick, resize: Resize) -> Tensor:
+    """The frames that ``pick`` wants, uint8 [T, 3, H, W], each resized as soon as it is decoded to save memory."""
+    path = Path(path)
+    return _read_folder(path, pick, resize) if path.is_dir() else _read_pyav(path, pick, resize)
+
+
+def frame_rate(path: Path | str) -> Fraction | None:
+    """Frames a second of a video file; None where it does not say."""
+    with _opened(Path(path)) as (_, stream):
+        return stream.average_rate or None
 
 
 def clip_indices(
@@ -135,20 +150,23 @@ def _frame_files(folder: Path) -> list[Path]:
     return files
 
 
-def _read_folder(folder: Path, indices: Sequence[int] | Pick) -> Tensor:
+def _read_folder(folder: Path, indices: Sequence[int] | Pick, resize: Resize | None = None) -> Tensor:
     """Frames that are images."""
     files = _frame_files(folder)
     indices = _chosen(folder, indices, len(files))
     pictures: dict[int, Tensor] = {}
     height = width = 0
+    size = 0, 0
     for index in sorted(set(indices)):
-        pictures[index] = picture = read_image(files[index])
-        if len(pictures) == 1:
+        picture = read_image(files[index])
+        if not pictures:
             height, width = picture.shape[1:]
-            _check_bytes(folder, len(indices), height, width)
+            size = resize(height, width) if resize else (height, width)
+            _check_bytes(folder, len(indices), *size)
         if picture.shape[1:] != (height, width):
             raise UnreadableError(files[index], f"the other frames are {width} x {height} pixels")
-    return _stack(pictures, indices, height, width)
+        pictures[index] = resized(picture, *size) if resize else picture
+    return _stack(pictures, indices, *size)
 
 
 def _check_bytes(path: Path, count: int, height: int, width: int) -> None:
@@ -184,6 +202,8 @@ class _Scan:
     packets: list[_Packet]
     reorders: bool
     """Whether the decoder may show frames in another order."""
+    interpolation: str | None = None
+    """How frames are brought to the size in ``info``, if that is not theirs."""
 
     @property
     def timed(self) -> bool:
@@ -279,9 +299,10 @@ def _decode(path: Path, needed: Collection[int]) -> Generator[Any, None, None]:
             yield from decoder.decode(None)
 
 
-def _picture(frame: Any, info: VideoInfo) -> Tensor:
+def _picture(frame: Any, scan: _Scan) -> Tensor:
     """A decoded frame as RGB."""
-    pixels = frame.to_ndarray(format="rgb24", width=info.width, height=info.height)  # [H, W, 3]
+    size = {"width": scan.info.width, "height": scan.info.height}
+    pixels = frame.to_ndarray(format="rgb24", **size, interpolation=scan.interpolation)  # [H, W, 3]
     return torch.from_numpy(pixels).permute(2, 0, 1)  # [3, H, W]
 
 
@@ -296,7 +317,7 @@ def _by_time(path: Path, scan: _Scan, wanted: Collection[int]) -> dict[int, Tens
             if frame.pts in numbers:
                 if frame.is_corrupt or frame.pts <= latest:
                     return None
-                pictures[numbers[frame.pts]] = _picture(frame, scan.info)
+                pictures[numbers[frame.pts]] = _picture(frame, scan)
             latest = latest if frame.pts is None else frame.pts
     return pictures if len(pictures) == len(numbers) else None
 
@@ -307,16 +328,19 @@ def _by_count(path: Path, scan: _Scan, wanted: Collection[int]) -> dict[int, Ten
     with closing(_decode(path, range(len(scan.packets)))) as frames:
         for number, frame in enumerate(frames):
             if number in wanted:
-                pictures[number] = _picture(frame, scan.info)
+                pictures[number] = _picture(frame, scan)
             if len(pictures) == len(wanted):
                 return pictures
     missing = min(set(wanted) - pictures.keys())
     raise UnreadableError(path, f"frame {missing} of {scan.info.frames} does not decode")
 
 
-def _read_pyav(path: Path, indices: Sequence[int] | Pick) -> Tensor:
+def _read_pyav(path: Path, indices: Sequence[int] | Pick, resize: Resize | None = None) -> Tensor:
     """Frames by PyAV, decoding from the key frames before them where the packets' times can be trusted."""
     scan = _scan(path)
+    if resize:
+        height, width = resize(scan.info.height, scan.info.width)
+        scan = replace(scan, info=replace(scan.info, height=height, width=width), interpolation="AREA")
     indices = _chosen(path, indices, scan.info.frames)
     _check_bytes(path, len(indices), scan.info.height, scan.info.width)
     wanted = set(indices)

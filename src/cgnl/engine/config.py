@@ -23,15 +23,17 @@ class Data:
     """Which samples, and how they are seen."""
 
     dataset: str | None = None
-    """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, imagenet, ucf101,
-    kinetics400, mini_kinetics200, or coco for objects in pictures. If not given: coco where annotations are named,
-    folder where there is a root, else parts."""
+    """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, pets, imagenet, ucf101,
+    kinetics400, mini_kinetics200, lsa64, or coco for objects in pictures. If not given: coco where annotations are
+    named, folder where there is a root, else parts."""
     root: str | None = None
     """Where the dataset is."""
     split: int = 1
     """Which of the three splits of UCF101."""
     lists: str | None = None
     """Where the id lists of Mini-Kinetics-200 are, if not in root."""
+    test_signers: tuple[int, ...] = (9, 10)
+    """LSA64: signers whose clips are the test. The others' are for training."""
     annotations: str | None = None
     """COCO: the annotation file, in root. If not given: annotations/instances_train*.json."""
     images: str | None = None

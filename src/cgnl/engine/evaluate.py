@@ -75,7 +75,7 @@ def prepare(
     from .trainer import make_trainer
 
     overrides = nested(settings or {})
-    fixed = [name for name in ("split", "holdout", "dataset") if name in overrides.get("data", {})]
+    fixed = [name for name in ("split", "test_signers", "holdout", "dataset") if name in overrides.get("data", {})]
     if "model" in overrides or fixed:
         name = f"data.{fixed[0]}" if fixed else "model"
         raise ValueError(f"{name} cannot be changed: the test would not be that of the network that was trained")
