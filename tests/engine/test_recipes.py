@@ -15,7 +15,8 @@ from cgnl.engine.datasets import decided
 from cgnl.engine.network import build_network
 
 load = functools.cache(config.load)
-ROWS = [name for name in recipes() if name not in EMBEDDED]
+HEADS = [f"{dataset}_r50_covariance{block}" for dataset in ("cub", "pets") for block in ("", "_cgnl1")]
+ROWS = [name for name in recipes() if name not in (*EMBEDDED, *HEADS)]
 
 PAPER = {
     # kernel functions on CUB
@@ -104,7 +105,7 @@ def test_recipe_is_read_back_as_it_was(recipe):
 
 
 def test_recipes_are_the_rows_of_the_paper_and_the_embedded_datasets():
-    assert sorted(recipes()) == sorted([*NUMBERS, *EMBEDDED])
+    assert sorted(recipes()) == sorted([*NUMBERS, *EMBEDDED, *HEADS])
 
 
 @pytest.mark.parametrize("recipe", ROWS)
@@ -189,12 +190,24 @@ def test_recipe_is_named_by_its_network(recipe):
     assert model.options == options | ({"kernel": kernel} if kernel else {})
 
 
+@pytest.mark.parametrize("recipe", HEADS)
+def test_recipe_of_a_head_differs_from_its_dataset_in_the_network_alone(recipe):
+    loaded, base = load(recipe), load("base_pets" if recipe.startswith("pets") else "base_cub_heads")
+    assert dataclasses.replace(loaded, model=base.model) == base
+    assert (loaded.model.head, loaded.model.reduced) == ("covariance", 256)
+    assert loaded.model.block == ("cgnl" if recipe.endswith("cgnl1") else None)
+    assert (loaded.optim.batch_size, loaded.optim.new_layers, decided(loaded.data).test_short_side) == (64, 5.0, 512)
+    epochs = loaded.optim.warmup_epochs + loaded.optim.epochs
+    assert epochs == (20 if recipe.startswith("pets") else 40)
+
+
 def networks() -> dict[str, Model]:
     """The different networks of all recipes, each by the first that has it."""
     found: dict[str, tuple[str, Model]] = {}
     for recipe in [name for name in recipes() if name not in COCO]:
         model = Model(**config.read_recipe(recipe)["model"])
-        found.setdefault(repr((model.name, model.block, model.block and model.blocks, model.options)), (recipe, model))
+        key = (model.name, model.block, model.block and model.blocks, model.options, model.head)
+        found.setdefault(repr(key), (recipe, model))
     return dict(found.values())
 
 

@@ -49,7 +49,10 @@ def plan(
     return runs, reasons
 
 
-ROWS_OWN = ("model.block", "model.options", "model.after", "paper", "seed", "name", "runs", "data.split")
+ROWS_OWN = (
+    *("model.block", "model.options", "model.after", "model.head", "model.reduced"),
+    *("paper", "seed", "name", "runs", "data.split"),
+)
 
 
 def _settings(row: Row, scale: Scale, settings: Mapping[str, Any]) -> dict[str, Any]:

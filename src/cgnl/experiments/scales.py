@@ -24,16 +24,19 @@ _CLIPS = {
     "optim.warmup_epochs": 1,
 }
 
+_FINE_GRAINED = {
+    "data.size": 224,
+    "optim.lr": 0.08,
+    "optim.batch_size": 64,
+    "optim.schedule": "cosine",
+    "optim.epochs": 18,
+    "optim.warmup_epochs": 2,
+    "test_every": 6,
+}
+
 SMALL: dict[str, dict[str, Any]] = {
-    "cub": {
-        "data.size": 224,
-        "optim.lr": 0.08,
-        "optim.batch_size": 64,
-        "optim.schedule": "cosine",
-        "optim.epochs": 18,
-        "optim.warmup_epochs": 2,
-        "test_every": 6,
-    },
+    "cub": _FINE_GRAINED,
+    "pets": _FINE_GRAINED,
     "ucf101": _CLIPS,
     "mini_kinetics200": _CLIPS,
     "imagenet": {
@@ -107,6 +110,7 @@ def _embedded(config: Config) -> dict[str, Any]:
         "model.after": FIVE if (smaller, model.blocks, model.after) == ("resnet18", 5, ()) else list(model.after),
         "model.dropout": 0.2,
         "optim.schedule": "cosine",
+        "optim.new_layers": 1.0,
         "optim.warmup_epochs": 1,
     }
 
