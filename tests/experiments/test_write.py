@@ -3,14 +3,15 @@
 import csv
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cgnl.experiments.statistics import Sides, estimate
 from cgnl.experiments.summary import Line, Pair, Replacement, Seed, Summary
-from cgnl.experiments.tables import Row, Table
-from cgnl.experiments.write import draw, fill, markdown, page, pairs_csv, rows_csv, sentences, write
+from cgnl.experiments.tables import TABLES, Row, Table
+from cgnl.experiments.write import draw, fill, findings, markdown, page, pairs_csv, rows_csv, sentences, write
 
 PLAIN, CGNL, NL = Row("R-50", "cub_r50"), Row("R-50 + 1 CGNL", "cub_r50_cgnl1"), Row("R-50 + 1 NL", "cub_r50_nl1")
 ROOT = Path(__file__).parents[2]
@@ -157,3 +158,28 @@ def test_documents_hold_what_the_runs_say(name, tmp_path, monkeypatch):
     shutil.copy(ROOT / name, copy)
     fill(copy)
     assert copy.read_text() == (ROOT / name).read_text()
+
+
+def test_findings_say_primary_words_first_and_correct_the_others():
+    names = ("cub_heads_r50", "cub_heads_r50_cgnl1", "cub_heads_r50_covariance", "cub_heads_r50_nl1")
+    plain, cgnl, covariance, nl = ({row.name: row for row in TABLES["cub-heads"].rows}[name] for name in names)
+
+    def pair(after: Row, each: tuple[float, ...], paper: float | None = None) -> Pair:
+        return Pair(plain, after, estimate(each), None, paper, each, (0.0, 0.31))
+
+    pairs = (
+        pair(cgnl, (0.1, 0.2, 0.0, 0.15, 0.05), 1.09),
+        pair(covariance, (3.0, 3.2, 2.9, 3.1, 3.0)),
+        pair(nl, (0.3, -0.4, 0.9, 0.1, 0.2), 0.74),
+    )
+    summary = Summary("cub-heads", TABLES["cub-heads"], (line(plain, 80.0),), pairs, ())
+    first, second, third = findings(summary)
+    assert "R-50 + 1 CGNL against R-50: equivalent" in first
+    assert "99.48 % interval" in first
+    assert "R-50, covariance head against R-50: better" in second
+    assert "+3.04 points" in second
+    assert "undecided" in third
+    assert "after Holm" in third
+    assert all("0.31 over test samples" in sentence for sentence in (first, second, third))
+    assert first in markdown(summary)
+    assert "fewer than two" in findings(replace(summary, pairs=()))[0]

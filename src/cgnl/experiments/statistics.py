@@ -30,11 +30,29 @@ def estimate(values: Sequence[float]) -> Estimate:
     mean, count = statistics.fmean(values), len(values)
     if count < 2:
         return Estimate(mean, None, None, count)
-    deviation = statistics.stdev(values)
-    t = need("scipy.stats", "reproduce").t(count - 1)
-    error = deviation / math.sqrt(count)
-    p = float(2 * t.sf(abs(mean) / error)) if error else float(mean == 0)
-    return Estimate(mean, deviation, float(t.ppf((1 + LEVEL) / 2)) * error, count, p)
+    low, high = interval(values, LEVEL)
+    return Estimate(mean, statistics.stdev(values), (high - low) / 2, count, t_test(values))
+
+
+def interval(values: Sequence[float], level: float) -> tuple[float, float]:
+    """Of the mean, by Student's t."""
+    mean, error = _mean_and_error(values)
+    half = float(_t(values).ppf((1 + level) / 2)) * error
+    return mean - half, mean + half
+
+
+def t_test(values: Sequence[float]) -> float:
+    """The two-sided p of a mean this far from zero."""
+    mean, error = _mean_and_error(values)
+    return float(2 * _t(values).sf(abs(mean) / error)) if error else float(mean == 0)
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _t(values: Sequence[float]):
+    return need("scipy.stats", "reproduce").t(len(values) - 1)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ..engine.config import Config
 from .runs import FAILED, Outcome, files, outcomes
 from .statistics import Estimate, Sides, changed_sides, estimate
 from .tables import Row, Table, gain
+from .verdict import over_samples
 
 REASONS = "not_run.json"
 
@@ -58,6 +59,10 @@ class Pair:
     sides: Sides | None
     paper: float | None = None
     """The difference of the numbers it reports."""
+    each: tuple[float, ...] = ()
+    """The difference of each seed."""
+    over_samples: tuple[float, float] | None = None
+    """The difference, and half of its 95 % interval, over test samples."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +130,12 @@ def _pair(before: Line, after: Line) -> Pair:
     common = sorted(before.seeds.keys() & after.seeds.keys())
     old, new = ([line.seeds[n] for n in common] for line in (before, after))
     metric = next(iter(old[0].numbers))
-    difference = estimate([b.numbers[metric] - a.numbers[metric] for a, b in zip(old, new, strict=True)])
+    each = tuple(b.numbers[metric] - a.numbers[metric] for a, b in zip(old, new, strict=True))
+    difference = estimate(each)
     same = len({s.samples for s in (*old, *new)}) == 1 and bool(old[0].right)
-    sides = changed_sides([s.right for s in old], [s.right for s in new]) if same else None
-    return Pair(before.row, after.row, difference, sides, gain(before.row, after.row, metric))
+    right = [s.right for s in old], [s.right for s in new]
+    sides, by_sample = (changed_sides(*right), over_samples(*right)) if same else (None, None)
+    return Pair(before.row, after.row, difference, sides, gain(before.row, after.row, metric), each, by_sample)
 
 
 def _replacements(line: Line) -> list[Replacement]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engine.config import Config, load
 from ..spelling import nearest
+from .verdict import Comparison
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Table:
     """Splits of the dataset, over which a result is averaged."""
     diagnose: bool = False
     """Whether the attention of each trained block is diagnosed."""
+    primary: tuple[Comparison, ...] = ()
+    """What it was made to find out, and how it is decided."""
 
     def chosen(self, patterns: str | None) -> tuple[Row, ...]:
         """The rows whose names fit any of some patterns, such as ``cub_r50*,*nl1``."""
@@ -135,6 +138,12 @@ def _heads(dataset: str, head: str = "average", block: str | None = None, **sett
     called = f"{dataset}_heads_r50{'' if head == 'average' else f'_{head}'}{f'_{block}1' if block else ''}"
     like = f"cub_r50{f'_{block}1' if block else ''}" if (dataset, head) == ("cub", "average") else ""
     return Row(label, recipe, told, called, like)
+
+
+def _primary(dataset: str) -> tuple[Comparison, ...]:
+    """CGNL, with two looks, and the covariance head against the plain network."""
+    plain = f"{dataset}_heads_r50"
+    return Comparison(plain, f"{plain}_cgnl1"), Comparison(plain, f"{plain}_covariance", {5: 0.01})
 
 
 def _rate(head: str, lr: float, new_layers: float) -> Row:
@@ -278,6 +287,7 @@ TABLES: dict[str, Table] = {
         "All rows are trained alike. Heads have 256 channels; eight groups. docs/protocol.md was written before.",
         ours=True,
         diagnose=True,
+        primary=_primary("cub"),
     ),
     "cub-heads-rates": Table(
         "Learning rates for heads on CUB-200-2011",
@@ -299,6 +309,7 @@ TABLES: dict[str, Table] = {
         "All rows are trained alike. Heads have 256 channels; eight groups. docs/protocol.md was written before.",
         ours=True,
         diagnose=True,
+        primary=_primary("pets"),
     ),
     "gestures": Table(
         "Hand gestures: clips of 30 frames, five classes",

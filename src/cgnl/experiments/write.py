@@ -19,6 +19,7 @@ from .scales import words
 from .statistics import Estimate
 from .summary import Line, Pair, Replacement, Summary, summarize
 from .tables import TABLES, gain
+from .verdict import find, holm, verdict
 
 NOTES = (
     "Measured: mean ± standard deviation of a seed [95 % interval of the mean, Student's t]; the number after the last "
@@ -59,7 +60,8 @@ def markdown(summary: Summary, brief: bool = False) -> str:
         parts.append("These are drawn pictures and smaller networks: only the way of the experiment is the paper's.")
     if missing := [line for line in summary.lines if line.reason]:
         parts.append("\n".join(f"* {line.row.label}: {_not_run(line)}" for line in missing))
-    parts.append("\n".join(f"* {sentence}" for sentence in sentences(summary)))
+    said = findings(summary) if table.primary else sentences(summary)
+    parts.append("\n".join(f"* {sentence}" for sentence in said))
     if not brief:
         parts += [pairs_markdown(summary.pairs), replacements_markdown(summary.replacements)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -149,6 +151,43 @@ def sentences(summary: Summary) -> list[str]:
             seeds = counted(d.count, "seed")
             said.append(f"{pair.after.label}: {abs(d.mean):.2f} points {verb} {pair.before.label}{how}, {seeds}.")
     return said
+
+
+def findings(summary: Summary) -> list[str]:
+    """What the comparisons that a table was made for come to, and the others against the same row."""
+    pairs = {(pair.before.name, pair.after.name): pair for pair in summary.pairs}
+    wanted = {(c.before, c.after): c for c in summary.table.primary}
+    said = []
+    for names, comparison in wanted.items():
+        pair = pairs.get(names)
+        found = find(pair.each, comparison.looks, pair.paper) if pair else None
+        if pair is None or found is None:
+            said.append(f"{names[1]} against {names[0]}: fewer than two seeds")
+            continue
+        paper = "" if pair.paper is None else f"; the paper {pair.paper:+.2f}"
+        until = "" if found.look else ", between looks"
+        futile = ". The first look leaves no room for half a point" if found.futile else ""
+        said.append(
+            f"**{pair.after.label} against {pair.before.label}: {found.word}** ({pair.difference.mean:+.2f} points, "
+            f"{100 * found.level:g} % interval {found.low:+.2f} to {found.high:+.2f}, p = {_p(found.p)}{paper}; "
+            f"{counted(found.seeds, 'seed')}{until}{_by_sample(pair)}){futile}"
+        )
+    plain = {before for before, _ in wanted}
+    others = [p for n, p in pairs.items() if n[0] in plain and n not in wanted and p.difference.p is not None]
+    for pair, p in zip(others, holm([float(pair.difference.p or 0) for pair in others]), strict=True):
+        apart = p < 0.05 or verdict(pair.each, 0.05) == "equivalent"
+        word = verdict(pair.each, 0.05) if apart else "undecided"
+        low, high = (pair.difference.mean + sign * (pair.difference.half_width or 0) for sign in (-1, 1))
+        said.append(
+            f"{pair.after.label} against {pair.before.label}: {word} ({pair.difference.mean:+.2f} points, 95 % "
+            f"interval {low:+.2f} to {high:+.2f}, p = {_p(p)} after Holm{_by_sample(pair)})"
+        )
+    return said
+
+
+def _by_sample(pair: Pair) -> str:
+    """How well the difference is known where other test samples might have been taken."""
+    return "" if pair.over_samples is None else f"; ± {pair.over_samples[1]:.2f} over test samples"
 
 
 def rows_csv(summary: Summary) -> str:
