@@ -65,7 +65,8 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
         log.warning("  %s", problem)
     millions = sum(p.numel() for p in network.parameters()) / 1e6
     places = ", ".join(inserted(network)) or "none"
-    log.info("%s: %.1f M parameters, blocks: %s", config.model.name, millions, places)
+    head = "" if config.model.head == "average" else f", {config.model.head} head of {config.model.reduced} channels"
+    log.info("%s: %.1f M parameters, blocks: %s%s", config.model.name, millions, places, head)
     if batch_size < config.optim.batch_size:
         log.info("a step takes %s, not %d: there are no more", counted(batch_size, "sample"), config.optim.batch_size)
     log.info(
