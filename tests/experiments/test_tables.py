@@ -47,12 +47,12 @@ def test_rows_say_what_the_label_says(name):
             assert model.options["groups"] == int(groups[1])
         if blocks := re.search(r"\+ (\d) (CGNLx?|NL)", row.label):
             assert (model.blocks, model.block) == (int(blocks[1]), blocks[2].lower())
-        if depth := re.match(r"(C2D )?R-(\d+)", row.label):
+        if depth := re.match(r"(C2D |I3D )?R-(\d+)", row.label):
             assert str(model.name).endswith(f"resnet{depth[2]}")
         plain = (
-            row.label in ("R-18", "R-50", "R-101", "R-152", "C2D R-50", "Mask R-CNN R-50")
+            row.label in ("R-18", "R-50", "R-101", "R-152", "Mask R-CNN R-50", "Mask R-CNN R-50 FPN")
             or "no block" in row.label
-            or re.fullmatch(r"R-50(, \w+ head)?(, rate .*)?", row.label) is not None
+            or re.fullmatch(r"(C2D |I3D )?R-50(, \w+ head)?(, rate .*)?", row.label) is not None
         )
         if head := re.search(r"(\w+) head", row.label):
             assert (model.head, model.reduced) == (head[1], 256)

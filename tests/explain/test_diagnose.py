@@ -46,6 +46,7 @@ def test_diagnose_of_videos_replaces_view_by_view(cgnl, run, tmp_path):
     status, out, err = cgnl("diagnose", path, tmp_path / "clips", "accelerator=cpu")
     assert (status, err) == (0, "")
     assert "another sample's" in out
+    assert "frames in random order" in out
 
 
 @pytest.mark.parametrize(

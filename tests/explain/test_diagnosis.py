@@ -14,6 +14,7 @@ from cgnl.explain.diagnosis import (
     by_sign,
     compare,
     diagnose_blocks,
+    frames_shuffled,
     mcnemar,
     off,
     pairs_replaced,
@@ -231,3 +232,30 @@ def test_diagnosis_of_block_and_head_has_all():
 def test_diagnosis_refuses_a_compact_head_alone():
     with pytest.raises(ValueError, match="no attention and no pair"):
         diagnose_blocks({}, list, heads={"head": cgnl.SecondOrderPool(6, 3, kind="compact")})
+
+
+def test_frames_shuffled_gives_each_clip_its_frames_in_another_order():
+    network = nn.Identity()
+    x = torch.arange(2 * 3 * 16.0).view(2, 3, 16, 1, 1)
+    with frames_shuffled(network):
+        y = network(x)
+    with frames_shuffled(network):
+        assert torch.equal(network(x), y)  # the same each time
+    assert torch.equal(network(x), x)
+    assert torch.equal(y.sort(2).values, x)
+    orders = y[:, 0].flatten(1) - x[:, 0, :1].flatten(1)
+    assert not torch.equal(orders[0], orders[1])
+    assert not torch.equal(y, x)
+
+
+def test_diagnosis_takes_more_to_test_with():
+    network, x = nn.Conv3d(3, 2, (4, 1, 1)), torch.randn(6, 3, 4, 2, 2)
+    seen = []
+
+    def test():
+        seen.append(network(x).detach())
+        return [True] * 6
+
+    result = diagnose_blocks({}, test, more={"frames": lambda: frames_shuffled(network)})
+    assert [o.attention for o in result.outcomes] == ["as it is", "frames"]
+    assert not torch.allclose(seen[0], seen[1])

@@ -33,8 +33,9 @@ def test_networks_are_those_of_the_paper_and_small_ones():
     images = [f"resnet{depth}" for depth in (18, 34, 50, 101, 152)]
     caffe = [f"resnet{depth}_caffe" for depth in (50, 101, 152)]
     c2d = ["c2d_resnet18", "c2d_resnet34", "c2d_resnet50", "c2d_resnet101", "c2d_resnet50_caffe", "c2d_resnet101_caffe"]
+    i3d = [f"i3d_resnet{depth}" for depth in ("50", "101", "50_caffe", "101_caffe")]
     maskrcnn = [f"maskrcnn_resnet50_{form}" for form in ("fpn", "c4", "fpn_caffe", "c4_caffe")]
-    assert list(NETWORKS) == [*images, *caffe, *c2d, "i3d_resnet50", "i3d_resnet101", *maskrcnn]
+    assert list(NETWORKS) == [*images, *caffe, *c2d, *i3d, *maskrcnn]
 
 
 DEEP = ("101", "152", "101_caffe", "152_caffe")

@@ -57,6 +57,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "test_every": 6,
     },
     "folder": {"test_every": 6},
+    "lsa64": {"test_every": 6},
     "relation": {"test_every": 6},
 }
 """Dataset -> what is less than in the paper."""

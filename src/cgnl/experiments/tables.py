@@ -66,6 +66,8 @@ class Table:
     """Splits of the dataset, over which a result is averaged."""
     diagnose: bool = False
     """Whether the attention of each trained block is diagnosed."""
+    shuffled: bool = False
+    """Whether all networks, which see clips, are tested with their frames in a random order too."""
     primary: tuple[Comparison, ...] = ()
     """What it was made to find out, and how it is decided."""
 
@@ -151,6 +153,22 @@ def _rate(head: str, lr: float, new_layers: float) -> Row:
     row = _heads("cub", head, optim__lr=lr, optim__new_layers=new_layers, **{"data.test_on": "validation"})
     label = f"{row.label}, rate {lr / 4:g}, new layers x {new_layers:g}"
     return replace(row, label=label, called=f"{row.called}_rate{lr:g}_new{new_layers:g}_validation", like="")
+
+
+def _lsa64(form: str, block: str | None = None, head: str = "average") -> Row:
+    settings: dict[str, Any] = {"model.name": f"{form}_resnet50"} if form != "c2d" else {}
+    settings |= {"model.block": block, "model.blocks": 5} if block else {}
+    settings |= {"model.head": head} if head != "average" else {}
+    kind = "" if head == "average" else f", {head} head"
+    label = f"{form.upper()} R-50{f' + 5 {LABELS[block]}' if block else ''}{kind}"
+    name = f"lsa64_{form}_r50{'' if head == 'average' else f'_{head}'}{f'_{block}5' if block else ''}"
+    return Row(label, "base_lsa64", settings, name)
+
+
+def _cityscapes(block: str | None = None) -> Row:
+    label = f"Mask R-CNN R-50 FPN{f' + 1 {LABELS[block]}' if block else ''}"
+    settings = {"data.size": 256, "data.long_side": 512, **({"model.block": block} if block else {})}
+    return Row(label, "base_cityscapes", settings, f"cityscapes_maskrcnn_r50{f'_{block}1' if block else ''}")
 
 
 VALIDATION = {"data.test_on": "validation"}
@@ -311,6 +329,26 @@ TABLES: dict[str, Table] = {
         diagnose=True,
         primary=_primary("pets"),
     ),
+    "lsa64": Table(
+        "Signs: LSA64, tested on signers that were not learned from",
+        (
+            _lsa64("c2d"),
+            *(_lsa64("c2d", block) for block in ("nl", "cgnl")),
+            _lsa64("c2d", head="covariance"),
+            _lsa64("i3d"),
+            _lsa64("i3d", "cgnl"),
+        ),
+        "Signers 9 and 10 are the test. C2D, blocks and heads know no order of positions; only I3D's kernels see it.",
+        ours=True,
+        diagnose=True,
+        shuffled=True,
+    ),
+    "cityscapes": Table(
+        "Mask R-CNN on Cityscapes' instances, 512 x 256",
+        tuple(_cityscapes(block) for block in (None, "cgnl", "nl")),
+        "Pictures of a quarter of the official width and height: not comparable with published numbers.",
+        ours=True,
+    ),
     "gestures": Table(
         "Hand gestures: clips of 30 frames, five classes",
         (
@@ -336,5 +374,7 @@ TABLES: dict[str, Table] = {
 def is_diagnosed(name: str) -> bool:
     """Whether the attention of this row's runs is diagnosed, for whichever table they are made."""
     rows = {row.name: row for table in TABLES.values() if table.diagnose for row in table.rows}
+    if any(row.name == name for table in TABLES.values() if table.shuffled for row in table.rows):
+        return True
     model = rows[name].config().model if name in rows else None
     return model is not None and (model.block in ("cgnl", "cgnlx", "nl") or model.head in ("covariance", "bilinear"))

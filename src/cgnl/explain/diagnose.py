@@ -11,7 +11,7 @@ from ..engine.evaluate import Test, prepare
 from ..engine.writing import make_folder, write_csv
 from ..extras import need
 from ..heads import second_order_pools
-from .diagnosis import Diagnosis, diagnose_blocks
+from .diagnosis import Diagnosis, diagnose_blocks, frames_shuffled
 from .maps import blocks_of, find_block
 
 
@@ -41,17 +41,19 @@ def diagnose(
 
 def run(test: Test, block: str | None = None) -> Diagnosis:
     """The diagnosis of a network on the samples of its test."""
-    known, heads = blocks_of(test.trained.network), second_order_pools(test.trained.network)
-    name = None if heads and not block else find_block(known, block)
+    network, videos = test.trained.network, test.dataset.kind == "videos"
+    known, heads = blocks_of(network), second_order_pools(network)
+    name = find_block(known, block) if block or not (heads or videos) else ""
 
     def outcomes() -> list[bool]:
         test.run()
         return [answer.right for answer in test.task.answers]
 
     data = test.config.data
-    drawn = test.dataset.kind == "images" or test.dataset.name in EMBEDDED
-    views = 1 if drawn else data.test_clips * data.test_crops
-    return diagnose_blocks({name: known[name]} if block and name else known, outcomes, views, None if block else heads)
+    views = data.test_clips * data.test_crops if videos and test.dataset.name not in EMBEDDED else 1
+    shuffled = {"frames in random order": lambda: frames_shuffled(network)} if videos and not block else {}
+    blocks = {name: known[name]} if block else known
+    return diagnose_blocks(blocks, outcomes, views, None if block else heads, shuffled)
 
 
 def table(result: Diagnosis, samples: int) -> list[str]:

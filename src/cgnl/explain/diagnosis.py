@@ -150,6 +150,23 @@ def pairs_replaced(head: SecondOrderPool, by: Tensor) -> Iterator[None]:
         handle.remove()
 
 
+@contextmanager
+def frames_shuffled(network: nn.Module) -> Iterator[None]:
+    """A network that is given the frames of each clip in a random order, the same each time."""
+    source = torch.Generator().manual_seed(0)
+
+    def shuffle(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, *rest = inputs  # [B, 3, T, H, W]
+        order = torch.rand(len(x), x.shape[2], generator=source).argsort(1).to(x.device)  # [B, T]
+        return (torch.stack([clip[:, frames] for clip, frames in zip(x, order, strict=True)]), *rest)
+
+    handle = network.register_forward_pre_hook(shuffle)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 class Share(NamedTuple):
     """What a block adds, in percent of the size of its input."""
 
@@ -244,6 +261,7 @@ def diagnose_blocks(
     test: Callable[[], Sequence[bool]],
     views: int = 1,
     heads: Mapping[str, SecondOrderPool] | None = None,
+    more: Mapping[str, Callable[[], Any]] | None = None,
 ) -> Diagnosis:
     """Run a test with the attention as it is and with each thing in its place.
 
@@ -252,9 +270,10 @@ def diagnose_blocks(
         test: runs the samples through the network, always in one order, and says which were named correctly.
         views: how many views of a sample follow one another, 1 unless given.
         heads: second-order heads whose pairs of channels are replaced, or None; a compact one has no such pairs.
+        more: what else to test the network with, by name, a context manager each; or None.
     """
     matrices = [head for head in (heads or {}).values() if head.kind != "compact"]
-    if not blocks and not matrices:
+    if not blocks and not matrices and not more:
         raise ValueError("there is no attention and no pair of channels in whose place something could be put")
     pooled = [Pooled() for _ in matrices]
     compact = {name: block for name, block in blocks.items() if isinstance(block, CGNL)}
@@ -288,6 +307,7 @@ def diagnose_blocks(
         of_each = list(zip(matrices, pooled, strict=True))
         variants["pairs of channels at their mean"] = lambda: [pairs_replaced(h, p.mean) for h, p in of_each]
         variants["no pairs: the diagonal alone"] = lambda: [pairs_replaced(h, torch.zeros(())) for h in matrices]
+    variants |= {name: lambda context=context: [context()] for name, context in (more or {}).items()}
     of_all, median = map(statistics.fmean, zip(*added.values(), strict=True)) if blocks else (None, None)
     outcomes = [Outcome("as it is", 100 * sum(truth) / len(truth), added=of_all, added_median=median)]
     for name, contexts in variants.items():

@@ -43,6 +43,7 @@ NETWORKS: dict[str, Callable[[int, float], nn.Module]] = {
     **{f"c2d_resnet{depth}": functools.partial(c2d_resnet, depth) for depth in (18, 34, 50, 101)},
     **{f"c2d_resnet{depth}_caffe": functools.partial(c2d_resnet, depth, caffe=True) for depth in (50, 101)},
     **{f"i3d_resnet{depth}": functools.partial(i3d_resnet, depth) for depth in (50, 101)},
+    **{f"i3d_resnet{depth}_caffe": functools.partial(i3d_resnet, depth, caffe=True) for depth in (50, 101)},
     **{f"maskrcnn_resnet50_{form}": functools.partial(_detector, form) for form in ("fpn", "c4")},
     **{f"maskrcnn_resnet50_{form}_caffe": functools.partial(_detector, form, caffe=True) for form in ("fpn", "c4")},
 }
@@ -77,7 +78,7 @@ def create_model(
     Args:
         name: one of ``cgnl.models.NETWORKS``: ``resnet{18,34,50,101,152}``, ``resnet{50,101,152}_caffe``,
             ``c2d_resnet{18,34,50,101}``, ``c2d_resnet{50,101}_caffe``, ``i3d_resnet{50,101}``,
-            ``maskrcnn_resnet50_{fpn,c4}``, ``maskrcnn_resnet50_{fpn,c4}_caffe``.
+            ``i3d_resnet{50,101}_caffe``, ``maskrcnn_resnet50_{fpn,c4}``, ``maskrcnn_resnet50_{fpn,c4}_caffe``.
         block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, or what else ``insert`` takes; None for none.
         blocks: 1 (in res4) or 5 (2 in res3, 3 in res4), placed by ``placement``.
         head: what pools the last map: ``"average"``, or a kind of ``SecondOrderPool``: ``"covariance"``,

@@ -17,12 +17,12 @@ def c2d_resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False
     return _video_resnet(resnet(depth, num_classes, dropout, caffe), temporal_width={})
 
 
-def i3d_resnet(depth: int, num_classes: int, dropout: float) -> nn.Module:
+def i3d_resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False) -> nn.Module:
     """conv1 is 5 x 7 x 7, and the first 1 x 1 of some residual blocks is 3 x 1 x 1."""
     res2, res3, res4, _ = STAGES[depth]
     wide = {"layer1": range(res2), "layer2": range(0, res3, 2), "layer3": range(0, res4, 2), "layer4": [1]}
     widths = {f"{stage}.{block}.conv1": 3 for stage, blocks in wide.items() for block in blocks}
-    return _video_resnet(resnet(depth, num_classes, dropout), {"conv1": 5} | widths)
+    return _video_resnet(resnet(depth, num_classes, dropout, caffe), {"conv1": 5} | widths)
 
 
 def inflate_weight(weight: Tensor, temporal_width: int) -> Tensor:
