@@ -28,10 +28,15 @@ def ended(tmp_path):
 
 
 def test_read_outcome_is_in_per_cent(ended):
-    outcome = read_outcome(ended("a_seed3", 0.625), 3)
-    assert outcome.numbers == {"top1": 62.5, "top5": 100.0}
+    outcome = read_outcome(ended("a_seed3"), 3)
+    assert outcome.numbers == {"top1": 50.0, "top5": 100.0}
     assert (outcome.seed, outcome.split, outcome.seconds) == (3, 1, 3.0)
     assert (outcome.samples, outcome.right, outcome.diagnosis) == ("digest", "0110", ())
+
+
+def test_read_outcome_takes_top1_from_what_was_kept_of_the_predictions(ended):
+    assert read_outcome(ended("a_seed0", 0.625, "0111"), 0).numbers["top1"] == 75.0
+    assert read_outcome(ended("a_seed1", 0.625, None), 1).numbers["top1"] == 62.5
 
 
 @pytest.mark.parametrize(
