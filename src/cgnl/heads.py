@@ -1,5 +1,6 @@
 """Second-order heads: what stands between the last map of a network and its classifier, in place of an average."""
 
+import math
 from typing import Any
 
 import torch
@@ -133,6 +134,14 @@ class SecondOrderPool(nn.Module):
         """That of the convolutions, because a norm may be folded into them."""
         conv: Any = self.phi if self.kind == "compact" else self.reduce
         return conv.weight.dtype
+
+    @property
+    def gain(self) -> float:
+        """What a classifier multiplies the features by, 1 but for ``"bilinear"``.
+
+        It would hardly learn from features of unit length: their differences are a hundredth of an average's.
+        """
+        return math.sqrt(self.reduced) if self.kind == "bilinear" else 1.0
 
     def _check_batch(self, x: Tensor) -> None:
         """Refuse a batch in which the norm would see one value of each channel."""
