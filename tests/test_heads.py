@@ -161,6 +161,21 @@ def test_compiled_head_is_the_same(kind):
 
 
 @every_kind
+@pytest.mark.parametrize("size", [1, 4])
+def test_compiled_head_has_the_same_gradients(kind, size):
+    """Those of the Functions, and not what autograd makes of a square root at zero."""
+    torch.compiler.reset()  # or so many heads are too many for it
+    pool, gradients = head(kind), []
+    drawn = torch.cat([torch.zeros(1, 16, size, size), torch.randn(2, 16, size, size)])
+    for call in (pool, torch.compile(pool, fullgraph=True, backend="aot_eager")):
+        x = drawn.clone().requires_grad_()
+        found = torch.autograd.grad(call(x).square().sum(), [x, *pool.parameters()])
+        gradients.append(torch.cat([gradient.flatten() for gradient in found]))
+    assert gradients[0].isfinite().all()
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-5)
+
+
+@every_kind
 def test_fx_takes_a_head_for_one_layer(kind):
     model = nn.Sequential(nn.Conv2d(3, 16, 1), head(kind)).eval()
     traced = torch.fx.symbolic_trace(model)

@@ -22,6 +22,14 @@ def test_load_from_the_repository(entry, size):
     assert model(torch.randn(2, 3, *size)).shape == (2, 5)
 
 
+@pytest.mark.parametrize("arguments", [["cgnl_resnet18"], ["create_model", "resnet18"]])
+def test_load_with_a_head(arguments):
+    model: Any = torch.hub.load(str(ROOT), *arguments, source="local", head="covariance", reduced=16, num_classes=5)
+    assert (model.avgpool.kind, model.fc.in_features) == ("covariance", 16 * 17 // 2)
+    assert len(inserted(model)) == ("cgnl" in arguments[0])
+    assert model(torch.randn(2, 3, 64, 64)).shape == (2, 5)
+
+
 def test_entry_points_are_networks_alone(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     hubconf = importlib.import_module("hubconf")

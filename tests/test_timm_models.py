@@ -8,6 +8,8 @@ import pytest
 import timm
 import torch
 
+import cgnl
+from cgnl.heads import KINDS, second_order_pools
 from cgnl.surgery import STAGES, inserted, placement
 from cgnl.timm_models import run_script
 
@@ -15,7 +17,7 @@ create: Any = timm.create_model
 
 
 def test_every_depth_and_block_is_registered():
-    names = [f"{block}_resnet{depth}" for depth in STAGES for block in ("cgnl", "cgnlx", "nl")]
+    names = [f"{kind}_resnet{depth}" for depth in STAGES for kind in ("cgnl", "cgnlx", "nl", "covariance")]
     assert set(names) <= set(timm.list_models())
 
 
@@ -79,6 +81,148 @@ def test_pretrained_refuses_weights_of_another_network(tmp_path):
     overlay = {"file": str(tmp_path / "weights.pth")}
     with pytest.raises(RuntimeError, match=r"layer1\.0\.conv1\.weight"):
         create("cgnl_resnet18", pretrained=True, pretrained_cfg_overlay=overlay)
+
+
+def saved(model, tmp_path) -> dict[str, str]:
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    return {"file": str(tmp_path / "weights.pth")}
+
+
+def shake(model) -> None:
+    for value in model.state_dict().values():
+        if value.is_floating_point():
+            value.add_(0.01 * torch.randn_like(value))
+
+
+@pytest.mark.parametrize("head", KINDS)
+def test_head_takes_the_place_of_the_average(head):
+    """The same weights in the network of create_model give the same."""
+    model = create("cgnl_resnet18", head=head, reduced=8, num_classes=5).eval()
+    ours = cgnl.create_model("resnet18", block="cgnl", head=head, reduced=8, num_classes=5).eval()
+    ours.load_state_dict({n.replace("global_pool.", "avgpool."): v for n, v in model.state_dict().items()})
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(model(x), ours(x))
+    assert list(second_order_pools(model)) == ["global_pool"]
+
+
+def test_head_works_with_timms_methods():
+    model = create("covariance_resnet18", reduced=8, num_classes=5).eval()
+    pool, x = model.global_pool, torch.randn(2, 3, 64, 64)
+    assert not inserted(model)
+    assert (model.num_features, model.head_hidden_size) == (512, 36)
+    assert model.get_classifier() is model.fc
+    assert model.fc.in_features == 36
+    features = model.forward_features(x)
+    pooled = model.forward_head(features, pre_logits=True)
+    assert (features.shape, pooled.shape) == ((2, 512, 2, 2), (2, 36))
+    torch.testing.assert_close(model.forward_head(features), model.fc(pooled))
+    torch.testing.assert_close(model(x), model.fc(pooled))
+    model.reset_classifier(3)
+    assert model.global_pool is pool
+    assert (model.fc.in_features, model.fc.out_features, model.fc.training) == (36, 3, False)
+    model.reset_classifier(0)
+    torch.testing.assert_close(model(x), pooled)
+    model.reset_classifier(0, "")
+    assert torch.equal(model(x), features)
+    assert model.head_hidden_size == 512
+    model.reset_classifier(7)
+    assert isinstance(model.global_pool, cgnl.SecondOrderPool)
+    assert model(x).shape == (2, 7)
+
+
+def test_bilinear_head_keeps_its_gain_with_a_new_classifier():
+    model = create("cgnl_resnet18", head="bilinear", reduced=16, num_classes=5).eval()
+    model.reset_classifier(3)
+    x = torch.randn(2, 3, 64, 64)
+    features = model.forward_head(model.forward_features(x), pre_logits=True)
+    torch.testing.assert_close(model(x), 4 * features @ model.fc.weight.T + model.fc.bias)
+
+
+def test_no_classes_give_the_features_of_a_head():
+    model, x = create("covariance_resnet18", reduced=8, num_classes=0).eval(), torch.randn(2, 3, 64, 64)
+    assert model(x).shape == (2, model.head_hidden_size) == (2, 36)
+    assert create("covariance_resnet18", num_classes=0, global_pool="").eval()(x).shape == (2, 512, 2, 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"feature_cls": "getter"}], ids=str)
+def test_features_only_leaves_a_head_out(options, tmp_path):
+    plain, x = create("resnet18").eval(), torch.randn(1, 3, 64, 64)
+    network = create(
+        "covariance_resnet18",
+        features_only=True,
+        out_indices=(3, 4),
+        pretrained=True,
+        pretrained_cfg_overlay=saved(plain, tmp_path),
+        **options,
+    ).eval()
+    last = network(x)[-1]
+    assert torch.equal(last, plain.forward_features(x))
+
+
+@pytest.mark.parametrize("classes", [1000, 10, 0])
+def test_pretrained_keeps_a_new_head_and_its_classifier(tmp_path, classes):
+    plain = create("resnet18").eval()
+    shake(plain)
+    options = {"reduced": 8, "num_classes": classes, "pretrained_cfg_overlay": saved(plain, tmp_path)}
+    model = create("cgnl_resnet18", head="covariance", pretrained=True, **options).eval()
+    theirs, ours = plain.state_dict(), model.state_dict()
+    shared = [name for name in theirs if not name.startswith("fc.")]
+    assert all(torch.equal(ours[name], theirs[name]) for name in shared)
+    new = {name.split(".")[0] for name in ours if name not in shared and "_cgnl" not in name}
+    assert new == ({"global_pool", "fc"} if classes else {"global_pool"})
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(model.forward_features(x), plain.forward_features(x))
+
+
+@pytest.mark.parametrize("name", ["cgnl_resnet18", "covariance_resnet18"])
+def test_pretrained_takes_weights_with_a_head(tmp_path, name):
+    options = {"head": "covariance", "reduced": 8, "num_classes": 1000}
+    trained, x = create(name, **options).eval(), torch.randn(2, 3, 64, 64)
+    shake(trained)
+    model = create(name, pretrained=True, pretrained_cfg_overlay=saved(trained, tmp_path), **options).eval()
+    assert torch.equal(model(x), trained(x))
+    assert all(torch.equal(v, trained.state_dict()[n]) for n, v in model.state_dict().items())
+
+
+def test_pretrained_takes_trained_blocks_beside_a_new_head(tmp_path):
+    trained = create("cgnl_resnet18").eval()
+    shake(trained)
+    options = {"head": "compact", "pretrained": True, "pretrained_cfg_overlay": saved(trained, tmp_path)}
+    model, name = create("cgnl_resnet18", **options), "layer3.0_cgnl.theta.weight"
+    assert torch.equal(model.state_dict()[name], trained.state_dict()[name])
+    assert model.fc.in_features == 256
+
+
+def test_pretrained_refuses_half_of_a_head(tmp_path):
+    trained = create("covariance_resnet18", reduced=8)
+    trained.global_pool.norm = torch.nn.Identity()
+    options = {"reduced": 8, "pretrained": True, "pretrained_cfg_overlay": saved(trained, tmp_path)}
+    with pytest.raises(RuntimeError, match=r"global_pool\.norm\.weight"):
+        create("covariance_resnet18", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("cgnl_resnet18", {"reduced": 8}, "reduced = 8"),
+        ("cgnl_resnet18", {"head": "gap"}, "gap.*covariance"),
+        ("covariance_resnet18", {"global_pool": "max"}, "global_pool = 'max'"),
+        ("covariance_resnet18", {"blocks": 5}, "no block"),
+        ("covariance_resnet18", {"reduced": 513}, "reduced = 513"),
+    ],
+    ids=str,
+)
+def test_head_refuses(name, options, says):
+    with pytest.raises(ValueError, match=says):
+        create(name, **options)
+
+
+def test_reset_classifier_refuses_another_pooling_and_changes_nothing():
+    model = create("covariance_resnet18", reduced=8, num_classes=5)
+    fc = model.fc
+    with pytest.raises(ValueError, match="global_pool = 'avgmax'"):
+        model.reset_classifier(3, "avgmax")
+    assert (model.fc, model.num_classes) == (fc, 5)
 
 
 def test_run_script_gives_it_the_networks_and_its_arguments(tmp_path, monkeypatch, capsys):

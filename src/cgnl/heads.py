@@ -1,5 +1,6 @@
 """Second-order heads: what stands between the last map of a network and its classifier, in place of an average."""
 
+import math
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ class SecondOrderPool(nn.Module):
     def vectorize(self, pooled: Tensor) -> Tensor:
         """What the classifier is given of the products, [B, features]."""
         if self.kind == "compact":
-            return self.norm(signed_square_root(pooled).to(_dtype(self.norm)))
+            return self.norm(signed_square_root(pooled).to(self.norm.weight.dtype))
         if self.kind == "covariance":
             return self.upper(matrix_square_root(pooled, self.iterations))
         return nn.functional.normalize(signed_square_root(self.upper(pooled)), eps=1e-30)
@@ -126,12 +127,28 @@ class SecondOrderPool(nn.Module):
         if x.shape[0] == 0:  # with every parameter in the graph: DDP waits for them all
             return x.new_zeros(0, self.features) + torch.cat([p.flatten() for p in self.parameters()]).sum()
         self._check_batch(x)
-        return self.vectorize(self.pool(*self.factors(x))).to(_dtype(self.norm))
+        return self.vectorize(self.pool(*self.factors(x))).to(self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """That of the convolutions, because a norm may be folded into them."""
+        conv: Any = self.phi if self.kind == "compact" else self.reduce
+        return conv.weight.dtype
+
+    @property
+    def gain(self) -> float:
+        """What a classifier multiplies the features by, 1 but for ``"bilinear"``.
+
+        It would hardly learn from features of unit length: their differences are a hundredth of an average's.
+        """
+        return math.sqrt(self.reduced) if self.kind == "bilinear" else 1.0
 
     def _check_batch(self, x: Tensor) -> None:
         """Refuse a batch in which the norm would see one value of each channel."""
+        if not self.norm.training or type(self.norm) not in (nn.BatchNorm1d, BATCH_NORM[self.ndim]):
+            return  # before the size is asked for, which would fix it in an export
         values = x.shape[0] if self.kind == "compact" else x[:, 0].numel()
-        if values == 1 and self.norm.training and type(self.norm) in (nn.BatchNorm1d, BATCH_NORM[self.ndim]):
+        if values == 1:
             raise ValueError(
                 f"SecondOrderPool trains with BatchNorm on a single value of each channel, {list(x.shape)}: "
                 "use two samples a process, or SyncBatchNorm"
@@ -140,10 +157,6 @@ class SecondOrderPool(nn.Module):
     def extra_repr(self) -> str:
         iterations = f", iterations={self.iterations}" if self.kind == "covariance" else ""
         return f"{self.channels}, reduced={self.reduced}, kind={self.kind!r}{iterations}, features={self.features}"
-
-
-def _dtype(norm: nn.Module) -> torch.dtype:
-    return next(norm.parameters()).dtype
 
 
 def second_order_pools(model: nn.Module) -> dict[str, SecondOrderPool]:

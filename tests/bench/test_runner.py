@@ -80,7 +80,11 @@ def test_measure_rows_say_when_the_reference_cannot_run():
     ("benchmark", "small", "names"),
     [
         ("ops", {"channels": 16, "size": "4"}, ["reference", "non-local sdpa"]),
-        ("network", {"network": "resnet18", "blocks": 1, "size": "32"}, ["plain", "reference", "nl"]),
+        (
+            "network",
+            {"network": "resnet18", "blocks": 1, "size": "32", "reduced": 8},
+            ["plain", "reference", "nl", "covariance head"],
+        ),
     ],
 )
 def test_measure_rows_of_other_benchmarks(benchmark, small, names):
@@ -91,6 +95,18 @@ def test_measure_rows_of_other_benchmarks(benchmark, small, names):
     assert [row.error is not None for row in rows] == [name == "reference" for name in names]
 
 
+def test_measure_rows_compare_with_the_row_that_a_subject_names():
+    other = Subject("other", REFERENCE.build)
+    named = Subject("named", REFERENCE.build, compared_with="other")
+    rows = rows_of([REFERENCE, other, named])
+    ms = {name: row.ms or 0 for name, row in rows.items()}
+    assert rows["named"].ratio == ms["named"] / ms["other"]
+    assert rows["other"].ratio == ms["other"] / ms["reference"]
+    assert ("other" in rows["named"].note, rows["other"].note) == (True, "")
+    alone = rows_of([REFERENCE, named])["named"]  # without the row that it is compared with
+    assert (alone.ratio, alone.note) == (None, "")
+
+
 def row(ms: float | None) -> Row:
     return Row("network", "a", "train", "2x3", "float32", "-", "", "CPU", "2", "now", ms=ms)
 
@@ -98,6 +114,7 @@ def row(ms: float | None) -> Row:
 def test_compared_to_the_baseline():
     result = compared(row(3.0), row(2.0))
     assert (result.ratio, result.added_ms) == (1.5, 1.0)
+    assert compared(row(3.0), row(2.0), "b").note == "ratio to b"
     assert compared(row(None), row(2.0)).ratio is None
     assert compared(row(3.0), None).ratio is None
 

@@ -52,6 +52,13 @@ def test_serve_measures_what_is_right():
     assert rows["plain folded graph"].error is None
 
 
+def test_serve_measures_a_head():
+    given = {"network": "resnet18", "blocks": 1, "size": "64", "head": "covariance", "reduced": 16, "seconds": 1e-3}
+    rows = list(serving.serve(read("serve", given, "cpu"), ways("reference", "folded")))
+    assert all(row.ms and row.error is not None and 0 < row.error < 1e-3 for row in rows)
+    assert all("head=covariance reduced=16" in row.settings for row in rows)
+
+
 def test_serve_goes_on_when_a_way_fails():
     def fail(*_):
         raise RuntimeError("no room\nat all")
@@ -83,6 +90,7 @@ def test_bench_serve_by_hand(tmp_path, capsys, monkeypatch):
         (["network=maskrcnn_resnet50_fpn"], "maskrcnn_resnet50_fpn takes pictures with objects"),
         (["plot=a.png"], "cgnl bench serve has neither a plot nor peers"),
         (["channels=3"], "cgnl bench serve has no option 'channels'"),
+        (["head=gap"], "unknown head 'gap'"),
         (["network=resnet18", "blocks=1", "rows=fused"], "no row could be measured"),
     ],
 )

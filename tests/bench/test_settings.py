@@ -107,3 +107,16 @@ def test_read_takes_as_many_blocks_as_there_are_places(network, blocks):
     size = "8x32x32" if network.startswith("c2d") else "32"
     assert read("network", {"network": network, "size": size}, "cpu").blocks == blocks
     assert read("network", {"network": network, "size": size, "blocks": 1}, "cpu").blocks == 1
+
+
+def test_read_takes_heads():
+    network, serve = read("network", {}, "cpu"), read("serve", {"head": "covariance", "reduced": 32}, "cpu")
+    assert (network.head, network.reduced, serve.head, serve.reduced) == ("average", 256, "covariance", 32)
+    assert "reduced=256" in network.words
+    assert "head=covariance reduced=32" in serve.words
+    assert "reduced" not in read("serve", {}, "cpu").words + read("block", {}, "cpu").words
+    for benchmark, option in (("network", "head"), ("block", "reduced"), ("ops", "reduced")):
+        with pytest.raises(ValueError, match=f"cgnl bench {benchmark} has no option '{option}'"):
+            read(benchmark, {option: 3}, "cpu")
+    with pytest.raises(ValueError, match="reduced = 0"):
+        read("network", {"reduced": 0}, "cpu")

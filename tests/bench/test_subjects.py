@@ -3,7 +3,16 @@ import torch
 
 from cgnl import NonLocal, ops
 from cgnl.bench.settings import read
-from cgnl.bench.subjects import BENCHMARKS, attention_by_kernels, attention_by_products, choose, peer_subjects
+from cgnl.bench.subjects import (
+    BENCHMARKS,
+    attention_by_kernels,
+    attention_by_products,
+    choose,
+    compile_,
+    peer_subjects,
+)
+from cgnl.heads import second_order_pools
+from cgnl.surgery import inserted
 
 
 @pytest.mark.parametrize(("name", "benchmark"), BENCHMARKS.items())
@@ -12,6 +21,8 @@ def test_benchmark_names_rows_that_exist(name, benchmark):
     assert len(set(names)) == len(names)
     assert {benchmark.baseline, "reference"} <= set(names)
     assert {s.counts_as for s in benchmark.subjects} - {""} <= set(names)
+    for subject in benchmark.subjects:  # what a row is compared with is measured before it
+        assert not subject.compared_with or subject.compared_with in names[: names.index(subject.name)]
     assert choose(names, benchmark.subjects) == list(benchmark.subjects), name
 
 
@@ -53,6 +64,38 @@ def test_timm_rows_are_for_images():
     (subject,) = choose(["squeeze-excitation"], BENCHMARKS["block"].subjects)
     with pytest.raises(ValueError, match="timm's SEModule is for images"):
         subject.build(read("block", {"size": "2x4x4"}, "cpu"))
+
+
+def network_row(name: str, **given):
+    (subject,) = choose([name], BENCHMARKS["network"].subjects)
+    return subject, subject.build(read("network", {"network": "resnet18", "size": "32", **given}, "cpu"))
+
+
+def test_covariance_rows_have_a_head_and_no_block():
+    for name, given in (("covariance head", {}), ("covariance-head-compiled", {"reduced": 16})):
+        _, model = network_row(name, **given)
+        assert isinstance(model, torch.nn.Module)
+        (head,) = second_order_pools(model).values()
+        assert (head.kind, head.reduced) == ("covariance", given.get("reduced", 256))
+        assert not inserted(model)
+
+
+def test_compiled_head_is_compared_with_the_compiled_network():
+    subject, _ = network_row("covariance head compiled")
+    assert (subject.compiled, subject.compared_with, subject.counts_as) == (True, "plain compiled", "covariance head")
+
+
+@pytest.mark.parametrize("name", ["plain compiled", "covariance head compiled"])
+def test_network_without_blocks_is_compiled_whole(name):
+    model = compile_(network_row(name)[1], on_cpu=True)
+    assert isinstance(model, torch.nn.Module)
+    assert [n for n, m in model.named_modules() if m._compiled_call_impl is not None] == [""]
+
+
+def test_network_with_blocks_has_these_compiled():
+    model = compile_(network_row("reference compiled", blocks=1)[1], on_cpu=True)
+    assert isinstance(model, torch.nn.Module)
+    assert [n for n, m in model.named_modules() if m._compiled_call_impl is not None] == list(inserted(model))
 
 
 def test_detectors_are_refused():

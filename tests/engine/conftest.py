@@ -214,7 +214,13 @@ VIDEOS = {
 
 
 def write_checkpoint(
-    path: Path, name: str, block: str | None, classes: list[str], fill: Callable[[nn.Module], object], **options: Any
+    path: Path,
+    name: str,
+    block: str | None,
+    classes: list[str],
+    fill: Callable[[nn.Module], object],
+    head: str = "average",
+    **options: Any,
 ) -> Path:
     """A checkpoint of a small network with a block behind its stem, and with the weights that ``fill`` gives it."""
     from cgnl.engine.checkpoint import write
@@ -224,6 +230,8 @@ def write_checkpoint(
     video = name.endswith("_video")
     settings = {n.replace("__", "."): v for n, v in (VIDEOS if video else PICTURES).items()}
     settings |= {"data.dataset": "folder", "data.root": "gone", "model.name": name, "model.block": block}
+    if head != "average":
+        settings |= {"model.head": head, "model.reduced": 8}
     if block:
         settings["model.options"] = {"after": ["conv1"], **({} if block == "nl" else {"groups": 2}), **options}
     config = load(None, settings)

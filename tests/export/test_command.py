@@ -87,6 +87,39 @@ def test_export_folder_is_loaded_by_from_pretrained(cgnl, checkpoint, tmp_path):
     assert torch.equal(network(x), open_trained(path).network(x))
 
 
+@pytest.mark.parametrize(
+    ("network", "head", "out"),
+    [
+        ("short", "covariance", "model.onnx"),
+        ("short_video", "compact", "model.onnx"),
+        ("short", "compact", "model.pt2"),
+        ("short", "bilinear", "model.safetensors"),
+        ("short", "covariance", "birds/"),
+    ],
+)
+def test_export_of_a_network_with_a_head(cgnl, checkpoint, tmp_path, network, head, out):
+    path = checkpoint(network, None, head=head)
+    status, said, err = cgnl("export", path, f"{tmp_path}/{out}")
+    assert (status, err) == (0, "")
+    assert " 5 shapes" in said
+    trained, x = open_trained(path).network.eval(), torch.randn(2, 3, 64, 40)
+    if out == "model.onnx":
+        data = tmp_path / "data"
+        files = write_pictures(data, "ab", 1) if network == "short" else write_frame_folders(data, "ab", 1)
+        same_answers(*(cgnl("predict", file, *files, "--json")[1] for file in (tmp_path / out, path)))
+    elif out == "model.pt2":
+        with torch.no_grad():
+            torch.testing.assert_close(torch.export.load(tmp_path / out).module()(x), trained(x))
+    elif out == "birds/":
+        config = json.loads((tmp_path / out / "config.json").read_text())
+        assert (config["head"], config["reduced"]) == (head, 8)
+        assert torch.equal(Network.from_pretrained(tmp_path / out)(x), trained(x))
+    else:
+        assert load_file(tmp_path / out)["avgpool.reduce.weight"].shape == (8, 512, 1, 1)
+        settings = json.loads((tmp_path / "model.json").read_text())["settings"]["model"]
+        assert (settings["head"], settings["reduced"]) == (head, 8)
+
+
 @pytest.mark.parametrize("out", ["model", "model.tflite", "model.ONNX.txt"])
 def test_export_refuses_another_suffix(cgnl, checkpoint, tmp_path, out):
     assert cgnl("export", checkpoint(), tmp_path / out) == (

@@ -32,6 +32,34 @@ def test_fold_gives_the_same(name):
         assert relative_error(folded(x), model.eval()(x)) < 1e-5
 
 
+@pytest.mark.parametrize(("name", "head"), [("resnet18", "covariance"), ("c2d_resnet18", "bilinear")])
+def test_fold_folds_the_norm_of_a_head(name, head):
+    model = cgnl.create_model(name, head=head, reduced=16, num_classes=4)
+    x = torch.randn(2, 3, *(() if name == "resnet18" else (8,)), 64, 80)
+    model(x)  # the norms have seen something
+    folded = fold(model)
+    assert norms(folded) == []
+    ours, theirs = (m.get_submodule("avgpool") for m in (folded, model))
+    assert isinstance(ours, cgnl.SecondOrderPool)
+    assert isinstance(theirs, cgnl.SecondOrderPool)
+    scale = theirs.norm.weight / (theirs.norm.running_var + theirs.norm.eps).sqrt()
+    expected = theirs.get_parameter("reduce.weight") * scale.view(-1, *[1] * theirs.ndim, 1)
+    torch.testing.assert_close(ours.get_parameter("reduce.weight"), expected)
+    torch.testing.assert_close(ours.get_parameter("reduce.bias"), theirs.norm.bias - scale * theirs.norm.running_mean)
+    with torch.no_grad():
+        assert relative_error(folded(x), model.eval()(x)) < 1e-4
+        assert folded(x[:0]).shape == (0, 4)
+
+
+def test_fold_leaves_the_norm_of_a_compact_head():
+    model, x = cgnl.create_model("resnet18", head="compact", reduced=16, num_classes=4), torch.randn(2, 3, 40, 48)
+    model(x)
+    folded = fold(model)
+    assert isinstance(folded.get_submodule("avgpool.norm"), nn.BatchNorm1d)
+    with torch.no_grad():
+        assert relative_error(folded(x), model.eval()(x)) < 1e-4
+
+
 class Twice(Small):
     """Its convolution is used twice, once without the norm."""
 

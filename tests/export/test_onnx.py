@@ -14,6 +14,7 @@ from cgnl.export import BAR, part_that_exports, to_onnx, to_program
 from cgnl.export.agreement import outputs_of
 from cgnl.export.onnx import convert, session
 from cgnl.export.program import trace
+from cgnl.heads import KINDS
 from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Taylor
 from tests.export.conftest import Small, shorten, stir
 
@@ -64,6 +65,33 @@ def test_block_exports_for_every_shape(block):
         assert largest_difference(run(x)[0], expected) < BAR
 
 
+@pytest.mark.parametrize("ndim", [2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_head_exports_for_every_shape(kind, ndim):
+    pool = stir(cgnl.SecondOrderPool(8, 5, kind=kind, ndim=ndim))
+    clips = [3] * (ndim - 2)
+    program = trace(pool, torch.randn(2, 8, *clips, 6, 7))
+    assert not [node for node in program.graph.nodes if "cgnl" in str(node.target)]
+    run, loaded = session(convert(program, {0: "batch"})), program.module()
+    for frames, (batch, *size) in enumerate([(1, 1, 1), (4, 1, 1), *SHAPES]):
+        x = torch.randn(batch, 8, *(max(frames - 1, 1) for _ in clips), *size)
+        with torch.no_grad():
+            expected = pool(x)
+            torch.testing.assert_close(loaded(x), expected, atol=BAR, rtol=0)
+        torch.testing.assert_close(run(x)[0], expected, atol=BAR, rtol=0)
+        if kind == "covariance" and frames < 2:
+            assert not expected.any()  # one position varies with nothing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_head_exports_with_a_batch_that_torch_is_told_of(kind):
+    pool, batch = stir(cgnl.SecondOrderPool(8, 5, kind=kind)), torch.export.Dim("batch")
+    program = torch.export.export(pool, (torch.randn(3, 8, 4, 4),), dynamic_shapes=({0: batch},))  # no guards dropped
+    for samples in (1, 5):
+        x = torch.randn(samples, 8, 4, 4)
+        torch.testing.assert_close(program.module()(x), pool(x))
+
+
 @pytest.mark.parametrize(
     ("network", "options", "shape"),
     [
@@ -71,11 +99,14 @@ def test_block_exports_for_every_shape(block):
         ("c2d_resnet18", {"block": "nl"}, (2, 3, 10, 50, 71)),
         ("i3d_resnet50", {"block": "cgnl", "scale": "resolution"}, (1, 3, 11, 40, 56)),
         ("maskrcnn_resnet50_fpn", {"block": "cgnl"}, (1, 3, 96, 71)),
+        ("resnet18", {"head": "covariance"}, (3, 3, 32, 40)),
+        ("c2d_resnet18", {"head": "bilinear", "reduced": 32}, (2, 3, 10, 50, 71)),
     ],
     ids=str,
 )
 def test_network_exports(network, options, shape):
-    model: Any = shorten(cgnl.create_model(network, num_classes=4, zero_init=False, **options)).eval()
+    options = options if "head" in options else {"zero_init": False, **options}
+    model: Any = shorten(cgnl.create_model(network, num_classes=4, **options)).eval()
     content, agreement = to_onnx(model, {"note": "hello"})
     assert agreement.largest < BAR
     assert len(agreement.shapes) == 5
@@ -93,9 +124,18 @@ def test_network_exports(network, options, shape):
         assert largest_difference(torch.from_numpy(actual), y) < BAR
 
 
-@pytest.mark.parametrize(("network", "size"), [("maskrcnn_resnet50_fpn", (57, 44)), ("c2d_resnet18", (9, 40, 33))])
-def test_program_of_a_network_can_be_loaded(network, size):
-    model = shorten(cgnl.create_model(network, num_classes=4, block="cgnl", groups=4, zero_init=False))
+@pytest.mark.parametrize(
+    ("network", "options", "size"),
+    [
+        ("maskrcnn_resnet50_fpn", {}, (57, 44)),
+        ("c2d_resnet18", {}, (9, 40, 33)),
+        ("resnet18", {"head": "covariance", "reduced": 32}, (57, 44)),
+        ("c2d_resnet18", {"head": "compact"}, (9, 40, 33)),
+    ],
+    ids=str,
+)
+def test_program_of_a_network_can_be_loaded(network, options, size):
+    model = shorten(cgnl.create_model(network, num_classes=4, block="cgnl", groups=4, zero_init=False, **options))
     content, agreement = to_program(model, {"cgnl.json": "{}"}, size)
     assert model.training  # as it was
     assert agreement.shapes[-1] == (1, 3, *size)

@@ -4,6 +4,7 @@ import torch
 import cgnl
 from cgnl.export import for_inference
 from cgnl.export.serving import MOST, Graphed, capture
+from cgnl.heads import KINDS
 from tests.conftest import relative_error
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -28,6 +29,18 @@ def test_for_inference_answers_as_the_network_does(name):
     assert not answer.requires_grad
     assert torch.equal(ready(x.double()), answer)  # as it comes
     assert relative_error(ready(x.transpose(-1, -2).contiguous().transpose(-1, -2)), expected) < 1e-5
+
+
+@pytest.mark.parametrize("head", KINDS)
+def test_for_inference_takes_heads(head):
+    model, _ = network(head=head, reduced=32)
+    x = torch.randn(2, 3, 96, 80)
+    with torch.no_grad():
+        expected = model(x)
+    assert relative_error(for_inference(model)(x), expected) < 1e-4
+    low = for_inference(model, dtype=torch.bfloat16)(x)
+    assert low.dtype == torch.bfloat16
+    assert relative_error(low, expected) < 5e-2
 
 
 def test_for_inference_may_be_compiled():

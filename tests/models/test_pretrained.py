@@ -30,6 +30,9 @@ def same(one: nn.Module, other: nn.Module) -> bool:
         {"block": "cgnl", "kernel": GaussianRBF(order=2, gamma=0.5, beta="exact"), "normalize": True},
         {"block": "cgnl", "kernel": Taylor([1, 0.5]), "after": ["layer1.1", "layer2.0"], "norm": None},
         {"block": cgnl.NonLocal, "subsample": True},
+        {"head": "covariance", "reduced": 24},
+        {"head": "bilinear", "reduced": 24, "block": "cgnl"},
+        {"head": "compact"},
     ],
     ids=str,
 )
@@ -43,9 +46,27 @@ def test_network_comes_back_from_a_folder(tmp_path, options):
     assert not back.training
     assert str(back.network.eval()) == str(model.eval())  # with kernels, norms and dropout
     assert back.classes == ("a", "b", "c")
-    x = torch.randn(1, 3, 32, 32)
+    x = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         assert relative_error(back(x), model(x)) == 0
+
+
+def test_config_names_the_head(tmp_path):
+    Network("resnet18", head="covariance", reduced=24, num_classes=3).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config == {"network": "resnet18", "head": "covariance", "reduced": 24, "num_classes": 3, "dropout": 0.5}
+    file = tmp_path / "model.safetensors"
+    again = cgnl.create_model("resnet18", head="covariance", reduced=24, num_classes=3, weights=file)
+    assert same(again, Network.from_pretrained(tmp_path).network)
+
+
+@pytest.mark.parametrize("reduced", [24.5, "many", 10**9, None])
+def test_config_with_a_head_that_cannot_be_built_is_refused(tmp_path, reduced):
+    Network("resnet18", head="compact", reduced=24, num_classes=3).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"reduced": reduced}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"reduced|smaller|resnet18"):
+        Network.from_pretrained(tmp_path)
 
 
 def test_folder_has_the_weights_by_their_own_names(tmp_path):

@@ -85,6 +85,39 @@ def test_cost_counts_a_blocks_parameters(block, projections, groups):
     assert added == weights(1024, projections, groups)
 
 
+def head_macs(kind: str, n: int, c: int, r: int, classes: int) -> tuple[int, int]:
+    """Multiply-adds and parameters of a head and its classifier.
+
+    A root of five iterations: A W, then in each of four Z Y, Y W and, but for Z = W in the first, W Z.
+    """
+    features = r if kind == "compact" else r * (r + 1) // 2
+    projections = 2 if kind == "compact" else 1
+    macs = projections * c * r * n + features * classes
+    macs += {"covariance": r**2 * n + 12 * r**3, "bilinear": r**2 * n, "compact": 0}[kind]
+    return macs, projections * c * r + 2 * r + (features + 1) * classes
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "n"),
+    [
+        ("resnet50", {"head": "covariance"}, 7 * 7),
+        ("resnet50", {"head": "covariance", "reduced": 64, "size": 448, "num_classes": 200}, 14 * 14),
+        ("resnet50", {"head": "bilinear", "reduced": 128}, 7 * 7),
+        ("resnet50", {"head": "compact", "reduced": 4096}, 7 * 7),
+        ("c2d_resnet50", {"head": "covariance"}, 4 * 7 * 7),
+    ],
+    ids=str,
+)
+def test_cost_of_a_head_is_what_a_hand_counts(network, options, n):
+    classes, reduced = options.get("num_classes", 1000), options.get("reduced", 256)
+    macs, weights = head_macs(options["head"], n, 2048, reduced, classes)
+    plain = {key: value for key, value in options.items() if key in ("size", "num_classes")}
+    found, without = cost(network, **options), cost(network, **plain)
+    assert (found.gmacs - without.gmacs) * 1e9 == pytest.approx(macs - 2048 * classes, rel=1e-9)
+    assert found.parameters - without.parameters == weights - 2049 * classes
+    assert (found.head, without.head) == (f"{options['head']} {reduced}", "average")
+
+
 def test_cost_grows_with_the_input_as_convolutions_do():
     fc = 512 * 1000 / 1e9
     assert cost("resnet18", size=448).gmacs - fc == pytest.approx(4 * (cost("resnet18").gmacs - fc))
@@ -130,6 +163,27 @@ def test_models_says_which_networks_it_leaves_out(capsys):
     out = capsys.readouterr().out
     assert "left out, resnet18: no placement of blocks = 5" in out
     assert "\nresnet101 " in out
+
+
+def test_models_with_a_head(capsys):
+    models(name="resnet50", head="covariance", reduced=32, size=64, frames=8)
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["network", "blocks", "head", "input", "parameters", "GMACs"]
+    expected = cost("resnet50", size=64, head="covariance", reduced=32)
+    assert lines[0].split()[:6] == ["resnet50", "-", "covariance", "32", "64", "x"]
+    assert lines[0].split()[-1] == f"{expected.gmacs:.3f}"
+    left_out = [line.split()[2].rstrip(":") for line in lines if line.startswith("left out")]
+    assert left_out == [name for name in NETWORKS if name.startswith("maskrcnn")]
+    (row,) = rows(capsys, name="c2d_resnet18", head="compact", size=32, frames=8, block="nl")
+    assert (row["head"], row["blocks"]) == ("compact 256", "1 nl")
+
+
+@pytest.mark.parametrize(
+    "options", [{"reduced": 64}, {"head": "covariance", "reduced": 1}, {"head": "compact", "reduced": 10**7}], ids=str
+)
+def test_models_names_the_size_of_a_head_that_cannot_be(options):
+    with pytest.raises(ValueError, match=f"reduced = {options['reduced']}"):
+        models(name="resnet18", **options)
 
 
 def test_models_refuses_what_no_network_can_have():

@@ -273,3 +273,14 @@ def test_signed_square_root_has_no_steep_slope_at_zero():
     steepest = 0.5 / math.sqrt(FLATTEST * 1.0)  # the mean size is 1
     assert slope[0].tolist() == pytest.approx([steepest, steepest, 0.5 / math.sqrt(2), 0.5 / math.sqrt(2)])
     assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("operation", [matrix_square_root, signed_square_root])
+def test_compiled_gradients_are_those_of_the_operations(operation):
+    """Also where autograd alone would find an infinite slope."""
+    a = torch.diag_embed(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 4.0]])).requires_grad_()
+    (expected,) = torch.autograd.grad(operation(a).sum(), a)
+    compiled = torch.compile(operation, fullgraph=True, backend="aot_eager")
+    (gradient,) = torch.autograd.grad(compiled(a).sum(), a)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(gradient, expected)

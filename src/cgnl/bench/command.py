@@ -30,6 +30,8 @@ def bench(
     mode: str | None = None,
     network: str | None = None,
     blocks: int | None = None,
+    head: str | None = None,
+    reduced: int | None = None,
     device: str = "auto",
     rows: str | None = None,
     peer: str | None = None,
@@ -58,6 +60,8 @@ def bench(
         mode: train: forward and backward in train mode; forward: in eval mode, without gradients.
         network: one of those that cgnl models lists (network, serve).
         blocks: 1 or 5 (network, serve); as many as the network has places for, unless given.
+        head: average, covariance, bilinear or compact (serve); network has rows for a covariance head.
+        reduced: channels whose products a head takes, 256 unless given (network, serve).
         device: auto, cpu, cuda or cuda:1.
         rows: only these, with commas between them.
         peer: other blocks to measure: path/to/file.py:Class, built as Class(channels), or
@@ -69,8 +73,9 @@ def bench(
     """
     switches = {"tf32": tf32 or None, "channels_last": None if channels_last else False}
     numbers = {"batch": batch, "channels": channels, "groups": groups, "inner": inner, "blocks": blocks}
+    heads = {"head": head, "reduced": reduced}
     words = {"size": size, "kernel": kernel, "norm": norm, "dtype": dtype, "mode": mode, "network": network}
-    setting = read(benchmark, {**numbers, **words, **switches, "seconds": seconds}, device)
+    setting = read(benchmark, {**numbers, **heads, **words, **switches, "seconds": seconds}, device)
     if benchmark == "serve":
         if plot or peer:
             raise ValueError("cgnl bench serve has neither a plot nor peers")

@@ -66,7 +66,7 @@ def legend(baseline: str) -> str:
         [
             "ms: median of the repetitions, and their 20 % and 80 % quantiles; on a GPU, of a CUDA graph with the L2",
             "cache flushed before each. eager: the same step as Python calls it: starting kernels can take longer than",
-            f"running them. ratio: of ms to that of {baseline}.",
+            f"running them. ratio: of ms to that of {baseline}, or of the row that is named at the end of the line.",
             "MiB: most allocated during a step, less what was allocated before it. Input, gradient of the output,",
             "weights and their gradients are there before; the output is alive.",
             "GFLOP: of the equations, two for a multiply-add.",

@@ -87,7 +87,7 @@ def measure_rows(setting: Setting, subjects: Iterable[Subject], ceilings: Ceilin
     except RuntimeError as error:
         raise ValueError(f"the reference itself cannot run: {reason(error)}") from None
     flops = cache(partial(_flops, truth))
-    baseline: Row | None = None
+    measured: dict[str, Row] = {}
     for subject in subjects:
         (counted,) = choose([subject.counts_as], benchmark.subjects) if subject.counts_as else [subject]
         torch.compiler.reset()
@@ -102,9 +102,8 @@ def measure_rows(setting: Setting, subjects: Iterable[Subject], ceilings: Ceilin
                 del call
         except Exception as error:
             row = replace(row, note=reason(error))
-        if subject.name == benchmark.baseline:
-            baseline = row
-        yield compared(row, baseline)
+        measured[subject.name] = row
+        yield compared(row, measured.get(subject.compared_with or benchmark.baseline), subject.compared_with)
         if setting.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -155,10 +154,12 @@ def _flops(truth: Truth, subject: Subject, setting: Setting) -> float:
     return count_flops(case) * setting.batch / few
 
 
-def compared(row: Row, baseline: Row | None) -> Row:
+def compared(row: Row, baseline: Row | None, name: str = "") -> Row:
+    """The row with its ratio to another, whose name is noted where it is given."""
     if row.ms is None or baseline is None or baseline.ms is None:
         return row
-    return replace(row, ratio=row.ms / baseline.ms, added_ms=row.ms - baseline.ms)
+    note = f"{row.note}; ratio to {name}".removeprefix("; ") if name else row.note
+    return replace(row, ratio=row.ms / baseline.ms, added_ms=row.ms - baseline.ms, note=note)
 
 
 def reason(error: Exception) -> str:

@@ -21,8 +21,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 _COMMON = {"groups": 8, "kernel": "dot", "channels_last": True, "mode": "train", "tf32": False}
 _ON = {"cuda": {"dtype": "bfloat16", "seconds": 1.0}, "cpu": {"dtype": "float32", "seconds": 0.2}}
 _BLOCK = {"inner": None, "norm": "batch"}
-_NETWORK = {"network": "resnet50", "blocks": None, "norm": "batch"}
-_SERVE = {**_COMMON, **_NETWORK, "batch": 1, "mode": "forward"}
+_NETWORK = {"network": "resnet50", "blocks": None, "norm": "batch", "reduced": 256}
+_SERVE = {**_COMMON, **_NETWORK, "batch": 1, "mode": "forward", "head": "average"}
 DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("block", "cuda"): {**_COMMON, **_ON["cuda"], **_BLOCK, "batch": 32, "channels": 1024, "size": "28"},
     ("block", "cpu"): {**_COMMON, **_ON["cpu"], **_BLOCK, "batch": 2, "channels": 64, "size": "14"},
@@ -56,6 +56,8 @@ class Setting:
     seconds: float = 0.2
     network: str = ""
     blocks: int = 0
+    head: str = "average"
+    reduced: int = 256
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,6 +85,10 @@ class Setting:
             named |= {"inner": self.inner}
         if self.network:
             named |= {"network": self.network, "blocks": self.blocks}
+        if self.head != "average":
+            named |= {"head": self.head}
+        if self.head != "average" or self.benchmark == "network":
+            named |= {"reduced": self.reduced}
         if self.benchmark != "ops":
             named |= {"norm": self.norm or "none"}
         return " ".join(f"{k}={v}" for k, v in named.items()) + (" channels_last" if self.channels_last else "")
@@ -99,7 +105,7 @@ def read(benchmark: str, given: Mapping[str, Any], device: str = "auto") -> Sett
     if unknown := [name for name in given if name not in defaults]:
         raise ValueError(f"cgnl bench {benchmark} has no option {unknown[0]!r}{nearest(unknown[0], defaults)}")
     options = defaults | given
-    for name in ("batch", "channels", "groups", "inner", "blocks", "seconds"):
+    for name in ("batch", "channels", "groups", "inner", "blocks", "reduced", "seconds"):
         value = options.get(name)
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} = {value} must be more than 0")
@@ -135,6 +141,8 @@ def read(benchmark: str, given: Mapping[str, Any], device: str = "auto") -> Sett
         seconds=options["seconds"],
         network=network,
         blocks=options.get("blocks") or most_blocks(network),
+        head=options.get("head", "average"),
+        reduced=options.get("reduced", 256),
     )
 
 

@@ -4,7 +4,7 @@ import importlib
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -33,9 +33,10 @@ class Subject:
         name: of the row.
         build: a module, or a function of tensors.
         like_reference: it computes what the row ``reference`` computes, has its weights, and is held to it.
-        compiled: by torch.compile; of a network, its blocks alone.
+        compiled: by torch.compile; of a network with blocks, these alone.
         counts_as: the row whose arithmetic counts as its own: FLOPs are those of the equations, not of an
             implementation that repeats some of them, or hides them from the counter.
+        compared_with: the row that its time is compared with, the benchmark's baseline unless given.
     """
 
     name: str
@@ -43,11 +44,12 @@ class Subject:
     like_reference: bool = False
     compiled: bool = False
     counts_as: str = ""
+    compared_with: str = ""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Rows that belong in one table. ``baseline`` is the row that the others are compared with."""
+    """Rows that belong in one table. ``baseline`` is the row that the others are compared with unless they name one."""
 
     subjects: tuple[Subject, ...]
     baseline: str
@@ -100,14 +102,20 @@ def _timm(setting: Setting, name: str) -> nn.Module:
 
 
 def whole_network(setting: Setting, block: str | None, **options) -> nn.Module:
-    """The network of a setting, plain or with its blocks."""
+    """The network of a setting, plain or with its blocks, and with its head."""
     if is_detector(setting.network):
         raise ValueError(f"{setting.network} takes pictures with objects, which are not measured here")
+    if setting.head != "average":
+        options |= {"head": setting.head, "reduced": setting.reduced}
     if block is not None:
         options |= {"blocks": setting.blocks, "norm": setting.norm, "zero_init": False}
     if block == "cgnl":
         options |= {"groups": setting.groups, "kernel": setting.kernel}
     return create_model(setting.network, block=block, dropout=0.0, **options)
+
+
+def _with_head(setting: Setting, head: str) -> nn.Module:
+    return whole_network(replace(setting, head=head), None)
 
 
 def _operator(setting: Setting, backend: Backend) -> Call:
@@ -146,8 +154,17 @@ BENCHMARKS = {
     "network": Benchmark(
         (
             Subject("plain", partial(whole_network, block=None)),
+            Subject("plain compiled", partial(whole_network, block=None), compiled=True, counts_as="plain"),
             *_compact(partial(whole_network, block="cgnl")),
             Subject("nl", partial(whole_network, block="nl")),
+            Subject("covariance head", partial(_with_head, head="covariance")),
+            Subject(
+                "covariance head compiled",
+                partial(_with_head, head="covariance"),
+                compiled=True,
+                counts_as="covariance head",
+                compared_with="plain compiled",
+            ),
         ),
         baseline="plain",
         input_gradient=False,
@@ -214,7 +231,10 @@ def _plain(name: str) -> str:
 
 
 def compile_(call: Call, on_cpu: bool) -> Call:
-    """Of a network with blocks, its blocks alone: what they add is compared with a network that is not compiled."""
+    """Of a network with blocks, its blocks alone: what they add is compared with a network that is not compiled.
+
+    One without blocks is compiled whole.
+    """
     # On a CPU, the compiler's helpers would still be starting when the first steps are timed.
     options: dict[str, Any] = {"dynamic": False, "options": {"compile_threads": 1} if on_cpu else None}
     if not isinstance(call, nn.Module):

@@ -8,13 +8,16 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from ..heads import second_order_pools
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
 def fold(model: Model) -> Model:
     """A copy of a network, for inference alone, whose batch norms are part of the convolutions before them.
 
-    Blocks keep theirs: between W_z and the norm stands the attention.
+    Blocks keep theirs, because the attention stands between W_z and the norm, and a compact head its own, which follows
+    a square root.
     """
     folded = copy.deepcopy(model).eval()
     try:
@@ -33,6 +36,10 @@ def fold(model: Model) -> Model:
         if once and type(conv) in _CONVOLUTIONS and type(norm) in _NORMS and norm.running_mean is not None:
             folded.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
             folded.set_submodule(str(node.target), nn.Identity())
+    for head in second_order_pools(folded).values():  # each is one layer to torch.fx
+        if head.kind != "compact" and type(head.norm) in _NORMS and head.norm.running_mean is not None:
+            reduce: Any = head.reduce
+            head.reduce, head.norm = fuse_conv_bn_eval(reduce, head.norm), nn.Identity()
     return folded
 
 

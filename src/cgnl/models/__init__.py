@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -139,9 +138,7 @@ def set_head(model: nn.Module, head: str, reduced: int) -> None:
     ndim = 3 if isinstance(model.get_submodule("avgpool"), nn.AdaptiveAvgPool3d) else 2
     pool = SecondOrderPool(old.in_features, reduced, kind=head, ndim=ndim)
     model.set_submodule("avgpool", pool)
-    # The classifier would hardly learn from features of unit length: their differences are a hundredth of an average's.
-    gain = math.sqrt(reduced) if head == "bilinear" else 1.0
-    model.set_submodule("fc", Classifier(pool.features, old.out_features, old.dropout, gain))
+    model.set_submodule("fc", Classifier(pool.features, old.out_features, old.dropout, pool.gain))
 
 
 def freeze_early(name: str, model: nn.Module) -> None:

@@ -21,6 +21,7 @@ class Cost:
 
     network: str
     blocks: str
+    head: str
     input: str
     parameters: int
     gmacs: float
@@ -36,7 +37,9 @@ def cost(network: str, size: int = 224, frames: int = 32, num_classes: int | Non
             _run(network, model, torch.empty(1, 3, *shape))
     parameters = sum(p.numel() for p in model.parameters())
     blocks = f"{options.get('blocks', 1)} {options['block']}" if options.get("block") else "-"
-    return Cost(network, blocks, " x ".join(map(str, shape)), parameters, counter.get_total_flops() / 2e9)
+    head = options.get("head", "average")
+    head = head if head == "average" else f"{head} {options.get('reduced', 256)}"
+    return Cost(network, blocks, head, " x ".join(map(str, shape)), parameters, counter.get_total_flops() / 2e9)
 
 
 def _run(network: str, model: nn.Module, x: Tensor) -> None:
@@ -53,6 +56,8 @@ def models(
     block: Literal["none", "cgnl", "cgnlx", "nl", "residual"] = "none",
     blocks: int = 1,
     groups: int | None = None,
+    head: Literal["average", "covariance", "bilinear", "compact"] = "average",
+    reduced: int | None = None,
     size: int = 224,
     frames: int = 32,
     num_classes: int | None = None,
@@ -65,6 +70,8 @@ def models(
         block: put this block into them.
         blocks: how many: 1 (in res4) or 5 (2 in res3, 3 in res4).
         groups: channel groups of the block.
+        head: what pools the last map; Mask R-CNN has an average alone.
+        reduced: channels whose products a second-order head takes, 256 unless given.
         size: height and width of the input.
         frames: length of a clip, for video networks.
         num_classes: outputs of the classifier, 1000 unless given; of Mask R-CNN, with the background, 91.
@@ -72,7 +79,7 @@ def models(
     """
     if size < 1 or frames < 8:
         raise ValueError(f"size = {size} must be at least 1 and frames = {frames} at least 8")
-    for option, value in {"size": size, "frames": frames, "num_classes": num_classes}.items():
+    for option, value in {"size": size, "frames": frames, "num_classes": num_classes, "reduced": reduced}.items():
         if (value or 0) > MOST:
             raise ValueError(f"{option} = {value} must be at most {MOST:,}")
     chosen = [network for network in NETWORKS if (name or "") in network]
@@ -82,6 +89,8 @@ def models(
     options |= {} if groups is None else {"groups": groups}
     if groups is not None and block == "nl":
         raise ValueError(f"groups = {groups}: a non-local block has no channel groups")
+    options |= {} if head == "average" else {"head": head}
+    options |= {} if reduced is None else {"reduced": reduced}
     rows, problems = [], []
     for network in chosen:
         try:
@@ -94,9 +103,12 @@ def models(
         print(json_.dumps([asdict(row) for row in rows], indent=2))
         return
     wide = max(18, *(len(row.network) for row in rows))
-    print(f"{'network':{wide}} {'blocks':10} {'input':16} {'parameters':>12} {'GMACs':>9}")
+    with_head = head != "average"
+    title = f"{'head':16} " if with_head else ""
+    print(f"{'network':{wide}} {'blocks':10} {title}{'input':16} {'parameters':>12} {'GMACs':>9}")
     for row in rows:
-        print(f"{row.network:{wide}} {row.blocks:10} {row.input:16} {row.parameters / 1e6:10.2f} M {row.gmacs:9.3f}")
+        named = f"{row.network:{wide}} {row.blocks:10} {f'{row.head:16} ' if with_head else ''}{row.input:16}"
+        print(f"{named} {row.parameters / 1e6:10.2f} M {row.gmacs:9.3f}")
     print("\nGMACs: multiply-adds of convolutions, matrix products and the block's sums for one input. 1 MAC = 2 FLOP.")
     if any(is_detector(row.network) for row in rows):
         from .detection import DETECTIONS, PROPOSALS

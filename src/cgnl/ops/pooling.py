@@ -65,7 +65,12 @@ def signed_square_root(x: Tensor) -> Tensor:
     variance, and training diverges. Backward takes the slope of no entry smaller than a hundredth of the sample's mean
     size.
     """
-    return _signed_square_root(x) if under_function_transform() else _SignedSquareRoot.apply(x)
+    return _signed_square_root(x) if _in_plain_code() else _SignedSquareRoot.apply(x)
+
+
+def _in_plain_code() -> bool:
+    # The compiler takes gradients of Functions as they are, and answers the second question wrongly.
+    return not torch.compiler.is_compiling() and under_function_transform()
 
 
 FLATTEST = 0.01
@@ -114,7 +119,7 @@ def matrix_square_root(a: Tensor, iterations: int = 5) -> Tensor:
         raise ValueError(f"expected a floating-point tensor, got {a.dtype}")
     dtype = accumulation_dtype(a)
     check_iterations(iterations, dtype)
-    if under_function_transform():
+    if _in_plain_code():
         return _square_root(a.to(dtype), iterations)
     return _SquareRoot.apply(a.to(dtype), iterations)
 
