@@ -30,7 +30,8 @@ OUTPUTS = 16
 CONTRAST = 0.5
 """Deviation of the logarithm of what a sample is multiplied by, in the rows with contrast."""
 WIDTH = 64
-BATCH = 32
+BATCH = 24
+"""One more, and the N x N matrices of NL are beyond 32 MiB, where a CPU takes twice as long."""
 RATES = (3e-3, 1e-2, 3e-2)
 """Of Adam, with a cosine schedule to 0; each network has the one that is best on other draws than its own."""
 
@@ -166,9 +167,9 @@ def train(arm: Arm, rate: float, seed: int, steps: int, side: int = SIDE) -> nn.
 @torch.no_grad()
 def accuracy(net: nn.Module, arm: Arm, samples: int, seed: int, side: int = SIDE) -> float:
     """Per cent of the targets of some samples, the same for every network, that have the sign of the output."""
-    generator, right, parts = Generator().manual_seed(seed), 0.0, range(0, samples, 50)
-    for start in parts:
-        x, target = draw(min(50, samples - start), generator, arm.contrast, side)
+    generator, right = Generator().manual_seed(seed), 0.0
+    for start in range(0, samples, BATCH):
+        x, target = draw(min(BATCH, samples - start), generator, arm.contrast, side)
         right += float(((net(x) > 0) == target.bool()).float().mean((1, 2, 3)).sum())
     return 100 * right / samples
 
@@ -222,13 +223,13 @@ def gated_field(
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder")
     make_folder(folder)
+    about = {"command": f"cgnl reproduce gated-field --seeds {seeds}", **environment(), "threads": 1}
     start, results, table = time.perf_counter(), list[Result](), folder / "gated_field.csv"
     with settled_on(torch.device("cpu")):
         for arm in arms:
             results.append(measure(arm, seeds, effort or Effort(), side))
             say(results[-1].line)
             write_results(results, table)
-    about = {"command": f"cgnl reproduce gated-field --seeds {seeds}", **environment(), "threads": 1}
     about["seconds"] = round(time.perf_counter() - start)
     write_text(folder / "environment.json", json.dumps(about, indent=2) + "\n")
     return [table, *from_csv(table), folder / "environment.json"]
