@@ -365,6 +365,7 @@ def without_long_work() -> None:
         (bench, "measure_ceilings", stop),
         (reproduce, "work", stop),
         (reproduce, "_complexity", stop),
+        (reproduce, "_gated_field", stop),
         (app, "build", stop),
         (table, "NETWORKS", few),
     ):

@@ -24,6 +24,7 @@ KERNELS = [
 ]
 BLOCKS: dict[str, Any] = {
     "cgnl": CGNL,
+    "cgnl-energy": lambda *args, **kw: CGNL(*args, scale="energy", **kw),
     "cgnlx": lambda *args, **kw: CGNL(*args, kernel="rbf", **kw),
     "cgnl-normalized": lambda *args, **kw: CGNL(*args, kernel=KERNELS[4], normalize=True, **kw),
     "nl": NonLocal,
@@ -124,6 +125,51 @@ def test_half_precision_block_stays_finite_and_matches_float64(kernel, dtype, am
     assert y.isfinite().all()
     assert relative_error(y, truth) < 2 * ROUNDING[dtype]
     assert all(buffer.isfinite().all() for buffer in block.buffers())
+
+
+def with_energy(ndim: int = 2) -> CGNL:
+    return trained(CGNL(8, 4, ndim=ndim, groups=2, norm=None, scale="energy").double())
+
+
+@each_ndim
+def test_energy_divides_the_attention_of_a_sample_by_its_mean_square(ndim):
+    block, x = with_energy(ndim), torch.randn(3, 8, *POSITIONS[ndim], dtype=torch.float64)
+    expected = []
+    for sample in x.split(1):
+        theta, phi, g = (t[0].flatten(1) for t in block.factors(sample))  # [4, N]
+        mean_square = sum(v**2 for v in sample.flatten().tolist()) / sample.numel()
+        s = [(phi[k] * g[k]).sum().item() / (mean_square + 1e-6) for k in (slice(0, 2), slice(2, 4))]
+        y = torch.cat([s[0] * theta[:2], s[1] * theta[2:]])
+        expected.append(sample + block.z(y.view(1, 4, *POSITIONS[ndim])))
+    assert relative_error(block(x), torch.cat(expected)) < EXACT
+
+
+def test_branch_with_energy_is_of_degree_one():
+    block, x = with_energy(), torch.randn(3, 8, 3, 4, dtype=torch.float64)
+    once, thrice = (block.branch(c * x)[0] for c in (1, 3))
+    assert relative_error(thrice, 3 * once) < 2e-6
+    block.scale = None
+    once, thrice = (block.branch(c * x)[0] for c in (1, 3))
+    assert relative_error(thrice, 27 * once) < EXACT
+
+
+def test_gradients_with_energy_are_those_of_finite_differences():
+    x = torch.randn(2, 8, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(with_energy(), (x,))
+    assert torch.autograd.gradgradcheck(with_energy(), (x,))
+
+
+@pytest.mark.parametrize("amplitude", [0, 1e-3, 1, 1e3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_energy_in_half_precision_stays_finite(dtype, amplitude):
+    """Squares of 1000 are beyond float16."""
+    x = (amplitude * torch.rand(2, 64, 14, 14)).to(dtype).requires_grad_()
+    block = CGNL(64, groups=8, norm=None, zero_init=False, scale="energy", dtype=dtype)
+    y = block(x)
+    y.float().sum().backward()
+    assert relative_error(y, copy.deepcopy(block).double()(x.double())) < 2 * ROUNDING[dtype]
+    assert x.grad is not None
+    assert all(t.isfinite().all() for t in (y, x.grad, *gradients(block)))
 
 
 @each_block
@@ -336,7 +382,11 @@ def test_block_follows_the_default_dtype(make):
     (lambda: CGNL(16, ndim=4), "ndim must be 1, 2 or 3, got ndim = 4"),
     (lambda: CGNL(16, kernel="gauss"), "unknown kernel 'gauss'"),
     (lambda: CGNL(16, norm="layer"), "norm must be \"batch\", \"group\" or None, got 'layer'"),
-    (lambda: CGNL(16, scale="half"), "scale must be None, \"sqrt\" or \"resolution\", got 'half'"),
+    (lambda: CGNL(16, scale="half"), "scale must be None, \"sqrt\", \"resolution\" or \"energy\", got 'half'"),
+    (lambda: CGNL(16, scale="energy", kernel="rbf"), 'scale="energy" is for the dot kernel alone, got'),
+    (lambda: CGNL(16, scale="energy", kernel=kernels.Taylor((0, 2))), 'scale="energy" is for the dot kernel alone'),
+    (lambda: CGNL(16, scale="energy", normalize=True), "normalize=True needs alpha_0^2 > 0"),
+    (lambda: NonLocal(16, scale=cast(Any, "energy")), "must be True or False, got 'energy'"),
     (lambda: CGNL(16, normalize=True), "normalize=True needs alpha_0^2 > 0, Dot() has alpha_0^2 = 0"),
     (lambda: CGNL(16, backend=cast(Any, "cuda")), "backend must be \"auto\", \"reference\" or \"fused\", got 'cuda'"),
     (lambda: NonLocal(16, kernel="rbf"), "unknown kernel 'rbf'"),

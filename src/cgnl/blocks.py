@@ -198,8 +198,9 @@ class CGNL(_Residual):
         kernel: a ``cgnl.kernels`` object, or ``"dot"``, ``"embedded_gaussian"``, ``"rbf"`` for one with its defaults.
         norm: ``"batch"`` (the paper), ``"group"`` (the released code, whose GroupNorm over the same groups cancels the
             attention but for its sign) or None.
-        scale: None (paper), ``"sqrt"`` (released code's ``use_scale``) or ``"resolution"`` (times 784 / N, so that a
-            network can be tested at another resolution or clip length than it was trained at).
+        scale: None (paper), ``"sqrt"`` (released code's ``use_scale``), ``"resolution"`` (times 784 / N, so that a
+            network can be tested at another resolution or clip length than it was trained at) or ``"energy"`` (divided
+            by the mean of x^2 of each sample, so that the branch is of degree one in x; dot kernel, no fused kernels).
         normalize: divide each row of the pairwise matrix by its sum; see ``cgnl.ops.compact_generalized_non_local``.
         zero_init: True starts as an exact identity (norm weight 0, or ``z`` 0 without a norm). theta, phi, g and z then
             receive gradients from the second step on.
@@ -232,10 +233,16 @@ class CGNL(_Residual):
         self.kernel, self.scale, self.normalize = kernels.resolve(kernel), scale, normalize
         self.backend: Backend = backend
         self.recompute = recompute
-        reference.scale_factor(scale, 1, 1)  # raises for an unknown one
+        if scale == "energy" and not isinstance(self.kernel, kernels.Dot):
+            raise ValueError(f'scale="energy" is for the dot kernel alone, got kernel = {self.kernel}')
+        reference.scale_factor(self._operator_scale, 1, 1)  # raises for an unknown one
         check_backend(backend)
         if normalize:
             self.kernel.check_normalize()
+
+    @property
+    def _operator_scale(self) -> str | None:
+        return None if self.scale == "energy" else self.scale
 
     def factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """theta, phi and g, each [B, inner_channels, *P]."""
@@ -246,10 +253,12 @@ class CGNL(_Residual):
 
         theta, phi and g are grouped, [B, G, C', *P].
         """
-        return reference.attention(theta, phi, g, self.kernel, self.scale, self.normalize)
+        return reference.attention(theta, phi, g, self.kernel, self._operator_scale, self.normalize)
 
     def branch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         theta, phi, g = self.factors(x)
+        if self.scale == "energy":
+            g = g / reference.energy(x)  # not s afterwards: whoever replaces the attention replaces all of it
         theta_, phi_, g_ = (self._grouped(t) for t in (theta, phi, g))  # [B, G, C', *P]
         gamma = self.kernel.envelope
         first, c, rows = self.attention(theta_, phi_, g_)
@@ -275,7 +284,8 @@ class CGNL(_Residual):
     def run_fused(self, x: Tensor) -> Tensor | None:
         if self.backend == "reference" or (self.backend == "auto" and fused.compute_dtype(x) == torch.float32):
             return None  # in float32 the kernels compute the same, but no faster
-        reason = fused.why_not(x, self.channels, self.inner_channels, self.groups, self.kernel, self.normalize)
+        sizes = (self.channels, self.inner_channels, self.groups)
+        reason = fused.why_not(x, *sizes, self.kernel, self.normalize, self.scale)
         if self._uses_batch_statistics and x.numel() == self.channels:
             reason = "batch norm needs more than 1 value per channel"
         if reason := reason or self._changed():

@@ -40,6 +40,11 @@ def test_build_network_makes_a_kernel_of_its_name_and_arguments(kernel, expected
     assert network.get_submodule("layer3.0_cgnl").kernel == expected
 
 
+def test_build_network_takes_the_scale_of_the_attention():
+    network = build_network(load(None, {"model.options.scale": "energy"}).model, 3)
+    assert network.get_submodule("layer3.0_cgnl").scale == "energy"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

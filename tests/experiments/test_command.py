@@ -13,6 +13,7 @@ def test_reproduce_lists_the_tables(cgnl):
     assert status == 0
     assert "cub-kernels" in out
     assert "complexity" in out
+    assert "gated-field" in out
 
 
 def test_reproduce_fills_a_table(cgnl, tmp_path):
@@ -73,6 +74,8 @@ def test_reproduce_within_a_budget_goes_on_later(cgnl, tmp_path, monkeypatch):
     ("words", "message"),
     [
         (["cub-kernel"], "there is no table 'cub-kernel'; did you mean cub-kernels?"),
+        (["gated-fields"], "there is no table 'gated-fields'; did you mean gated-field?"),
+        (["gated-field", "--seeds", "0"], "seeds = 0"),
         (["toy", "--rows", "to"], "there is no row 'to'"),
         (["toy", "--seeds", "0"], "seeds = 0"),
         (["toy", "--budget", "-1"], "budget = -1"),
@@ -104,3 +107,22 @@ def test_reproduce_complexity_writes_anew_what_was_measured(cgnl, tmp_path):
     status, _, _ = cgnl("reproduce", "complexity", "--dry", "-o", tmp_path)
     assert status == 0
     assert (tmp_path / "complexity.md").read_text() == measured.with_suffix(".md").read_text()
+
+
+def test_reproduce_gated_field_writes_anew_what_was_measured(cgnl, tmp_path):
+    measured = Path(__file__).parents[2] / "benchmarks" / "results" / "gated-field" / "gated_field.csv"
+    shutil.copy(measured, tmp_path)
+    status, _, _ = cgnl("reproduce", "gated-field", "--dry", "-o", tmp_path)
+    assert status == 0
+    assert (tmp_path / "gated_field.md").read_text() == measured.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(("words", "seeds"), [([], 3), (["--seeds", "2"], 2)])
+def test_reproduce_gated_field_has_three_seeds_unless_told(cgnl, tmp_path, monkeypatch, words, seeds):
+    from cgnl.experiments import gated_field
+
+    asked = {}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gated_field, "gated_field", lambda folder, **given: asked.update(folder=folder, **given) or [])
+    status, _, _ = cgnl("reproduce", "gated-field", *words)
+    assert (status, asked) == (0, {"folder": Path("reproduce/gated-field"), "seeds": seeds})

@@ -40,11 +40,13 @@ def explicit(block, x, s):
 
 
 def attention_by_hand(block, x):
-    return (block.phi(x) * block.g(x)).unflatten(1, (block.groups, -1)).sum((2, 3, 4))  # [B, G]
+    s = (block.phi(x) * block.g(x)).unflatten(1, (block.groups, -1)).sum((2, 3, 4))  # [B, G]
+    return s / (x.square().mean((1, 2, 3)) + 1e-6)[:, None] if block.scale == "energy" else s
 
 
-def test_replaced_puts_in_mean_sign_and_next():
-    block, x = make(cgnl.CGNL(8, 4, groups=2)), torch.randn(5, 8, 3, 4, dtype=torch.float64)
+@pytest.mark.parametrize("scale", [None, "energy"])
+def test_replaced_puts_in_mean_sign_and_next(scale):
+    block, x = make(cgnl.CGNL(8, 4, groups=2, scale=scale)), torch.randn(5, 8, 3, 4, dtype=torch.float64)
     s = attention_by_hand(block, x)
     truth = {
         by_mean(s[..., None]): s.mean(0, keepdim=True).expand_as(s),

@@ -95,6 +95,14 @@ def test_attention_is_rows_of_the_explicit_matrix(kernel, ndim, groups):
     assert [at_reference.flatten()[c] for c in result.references] == at_reference.amax(1).tolist()
 
 
+def test_attention_leaves_out_the_energy():
+    block, x = cgnl.CGNL(8, 4, groups=2), sample(2)
+    model, maps = network(block, 2), []
+    for block.scale in (None, "energy"):
+        maps.append(attention(model, x, AT[2]).maps)
+    assert torch.equal(*maps)
+
+
 @pytest.mark.parametrize("kernel", [EmbeddedGaussian, lambda order: GaussianRBF(order, 0.1, "exact")])
 def test_attention_converges_to_the_exact_kernel_with_the_order(kernel):
     x, errors = sample(2), []

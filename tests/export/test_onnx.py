@@ -32,6 +32,7 @@ KERNELS = {
 BLOCKS = {
     **{f"cgnl-{name}": lambda o=o: cgnl.CGNL(8, groups=2, **o) for name, o in KERNELS.items()},
     **{f"cgnl-{s}": lambda s=s: cgnl.CGNL(8, groups=2, kernel="rbf", scale=s) for s in ("sqrt", "resolution")},
+    "cgnl-energy": lambda: cgnl.CGNL(8, groups=2, scale="energy"),
     **{f"cgnl-norm-{n}": lambda n=n: cgnl.CGNL(8, groups=2, norm=n) for n in ("group", None)},
     "cgnl-clip": lambda: cgnl.CGNL(8, groups=2, ndim=3, kernel="rbf", scale="sqrt"),
     "nl": lambda: cgnl.NonLocal(8),

@@ -487,6 +487,14 @@ def test_operators_refuse_inputs(form, inputs, says):
             )
             for scale in ("sqrt", 0.5, None)
         ),
+        *(
+            pytest.param(
+                lambda operation=operation: operation(X, X, X, scale="energy"),
+                'scale="energy" is of the block CGNL alone',
+                id=f"{operation.__name__}-energy",
+            )
+            for operation in (compact_generalized_non_local, generalized_non_local)
+        ),
         pytest.param(
             lambda: compact_generalized_non_local(X, X, X, groups=2.0),  # pyright: ignore[reportArgumentType]
             r"groups must be a whole number, got 2\.0",

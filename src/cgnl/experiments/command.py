@@ -19,13 +19,19 @@ from .work import STOPPED, in_minutes, work, workers
 from .write import fill as fill_document
 from .write import rows_markdown, sentences, write
 
+MEASURED = {
+    "complexity": "Time and memory of GNL and CGNL against N and C, measured",
+    "gated-field": "What one block computes between a linear stem and a linear head, measured (not in the paper)",
+}
+"""Tables that are not made of runs, and what they are about."""
+
 
 def reproduce(
     table: str | None = None,
     *,
     scale: Scale = "paper",
     rows: str | None = None,
-    seeds: int = 5,
+    seeds: int | None = None,
     budget: float | None = None,
     jobs: int = 1,
     output: str | None = None,
@@ -44,22 +50,27 @@ def reproduce(
         scale: paper, its own protocol; small, one that fits one GPU for an hour; embedded, without any data, on a
             laptop.
         rows: names of rows, with * for any letters, divided by commas.
-        seeds: how many runs of each row.
+        seeds: how many runs of each row; 5 unless given, of gated-field 3.
         budget: minutes; what is under way then is saved and goes on the next time.
         jobs: how many runs at once on each GPU, or on the processor.
-        output: (-o) folder of the runs and of what is written; reproduce/SCALE unless given.
+        output: (-o) folder of the runs and of what is written; reproduce/SCALE unless given, or reproduce/TABLE for
+            complexity and gated-field.
         keep: keep the checkpoints of runs that have ended; a ResNet-50's are 400 MB.
-        dry: show the plan and the time it takes, and run nothing; of complexity, write anew what was measured.
+        dry: show the plan and the time it takes, and run nothing; of complexity and gated-field, write anew what was
+            measured.
         device: complexity is measured on: cpu, cuda or cuda:1; a GPU if there is one.
         fill: documents, divided by commas, whose tables are written anew from runs that have ended.
         settings: of all rows, such as data.root=CUB_200_2011 or model.weights=resnet50.pth.
     """
+    seeds = (3 if table == "gated-field" else 5) if seeds is None else seeds
     if seeds < 1 or jobs < 1 or (budget is not None and budget <= 0):
         raise ValueError(f"seeds = {seeds}, jobs = {jobs} and budget = {budget} must be more than 0")
     need("scipy", "reproduce")
-    folder = Path(output or Path("reproduce") / (table if table == "complexity" else scale))
+    folder = Path(output or Path("reproduce") / (table if table in MEASURED else scale))
     if table == "complexity":
         _complexity(folder, device, dry)
+    elif table == "gated-field":
+        _gated_field(folder, seeds, dry)
     elif table is not None:
         chosen = _chosen(table, rows)
         runs = _plan(chosen, scale, seeds, folder, settings)
@@ -86,7 +97,7 @@ def _chosen(table: str, patterns: str | None) -> dict[str, Sequence[Row]]:
     if table == "all" and patterns is None:
         return {name: t.rows for name, t in TABLES.items()}
     if table not in TABLES:
-        raise ValueError(f"there is no table {table!r}{nearest(table, [*TABLES, 'complexity', 'all'])}")
+        raise ValueError(f"there is no table {table!r}{nearest(table, [*TABLES, *MEASURED, 'all'])}")
     return {table: TABLES[table].chosen(patterns)}
 
 
@@ -142,11 +153,12 @@ def _keep(reasons: Reasons, rows: Sequence[Row], folder: Path) -> None:
 
 def _list() -> None:
     """The tables there are."""
-    width = max(map(len, TABLES))
+    width = max(map(len, [*TABLES, *MEASURED]))
     for name, table in TABLES.items():
         rows = counted(len(table.rows), "row")
         print(f"{name:{width}}  {table.title} ({rows}{', not in the paper' if table.ours else ''})")
-    print(f"{'complexity':{width}}  Time and memory of GNL and CGNL against N and C, measured")
+    for name, title in MEASURED.items():
+        print(f"{name:{width}}  {title}")
 
 
 def _complexity(folder: Path, device: str | None, dry: bool) -> None:
@@ -154,4 +166,12 @@ def _complexity(folder: Path, device: str | None, dry: bool) -> None:
     from .complexity import complexity, from_csv
 
     paths = from_csv(folder / "complexity.csv") if dry else complexity(folder, device=device)
+    print(f"{', '.join(map(str, paths))} written")
+
+
+def _gated_field(folder: Path, seeds: int, dry: bool) -> None:
+    """Measure, or write anew what was measured."""
+    from .gated_field import from_csv, gated_field
+
+    paths = from_csv(folder / "gated_field.csv") if dry else gated_field(folder, seeds=seeds)
     print(f"{', '.join(map(str, paths))} written")

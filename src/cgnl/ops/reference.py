@@ -241,7 +241,15 @@ def scale_factor(scale: str | None, positions, channels: int):
         return (positions * channels) ** -0.5
     if scale == "resolution":
         return 784 / positions
-    raise ValueError(f'scale must be None, "sqrt" or "resolution", got {scale!r}')
+    if scale == "energy":
+        raise ValueError('scale="energy" is of the block CGNL alone: the operator does not see the input of the block')
+    raise ValueError(f'scale must be None, "sqrt", "resolution" or "energy", got {scale!r}')
+
+
+def energy(x: Tensor) -> Tensor:
+    """Mean of x^2 over channels and positions, plus 1e-6, of each sample: [B, 1, 1, ..], float32 at least."""
+    mean = _squares(x.unsqueeze(1)) / math.prod(x.shape[1:])  # [B, 1, 1]
+    return (mean + 1e-6).reshape(-1, *[1] * (x.ndim - 1))
 
 
 def no_autocast(like: Tensor) -> torch.autocast:

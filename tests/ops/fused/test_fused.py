@@ -54,6 +54,7 @@ def set_projections(**options):
 
 REASONS: dict[str, tuple[Any, str]] = {
     "normalize": (lambda: make(kernel=kernels.EmbeddedGaussian(2), normalize=True), "no kernels for normalize=True"),
+    "energy": (lambda: make(scale="energy"), 'no kernels for scale="energy"'),
     "order": (lambda: make(kernel=kernels.EmbeddedGaussian(9)), "order 9, and the kernels go up to 8"),
     "inner-width": (lambda: make(64, 8, groups=2), "groups of 4 inner channels and 32 channels are no multiples of 8"),
     "outer-width": (lambda: make(40, 16, groups=2), "groups of 8 inner channels and 20 channels are no multiples of 8"),

@@ -47,7 +47,9 @@ class BlockNorm(NamedTuple):
     process_group: Any = None
 
 
-def why_not(x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, normalize: bool) -> str | None:
+def why_not(
+    x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, normalize: bool, scale: str | None = None
+) -> str | None:
     """The reason why the fused kernels do not apply, or None if they do."""
     if not (x.is_cuda or (interpreted() and x.device.type == "cpu")):
         return f"the input is on {x.device}, and the kernels run on CUDA"
@@ -57,6 +59,8 @@ def why_not(x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, n
         return f"there are no kernels for {dtype}"
     if normalize:
         return "there are no kernels for normalize=True"
+    if scale == "energy":
+        return 'there are no kernels for scale="energy"'
     if (order := len(kernel.coefficients()) - 1) > HIGHEST:
         return f"the series has order {order}, and the kernels go up to {HIGHEST}"
     width, wide = inner // groups, channels // groups
