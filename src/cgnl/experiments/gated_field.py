@@ -174,8 +174,11 @@ def accuracy(net: nn.Module, arm: Arm, samples: int, seed: int, side: int = SIDE
     return 100 * right / samples
 
 
-_TEST, _CHOICE = 10**6, 2 * 10**6
-"""Seeds of the samples to test on, and of those by which a rate is chosen; networks have seeds from 0."""
+_FIRST, _TEST, _CHOICE = 100, 3 * 10**6, 2 * 10**6
+"""Seeds of the networks, from the first on, of the samples to test on, and of those by which a rate is chosen.
+
+Others served the trials by which width, schedule and rates were found.
+"""
 
 
 def measure(arm: Arm, seeds: int, effort: Effort, side: int = SIDE) -> Result:
@@ -186,7 +189,8 @@ def measure(arm: Arm, seeds: int, effort: Effort, side: int = SIDE) -> Result:
         found[rate] = accuracy(net, arm, effort.choosing, _CHOICE + 1, side)
     rate = max(found, key=lambda r: found[r])
     by_seed = [
-        accuracy(train(arm, rate, seed, effort.steps, side), arm, effort.test, _TEST, side) for seed in range(seeds)
+        accuracy(train(arm, rate, seed, effort.steps, side), arm, effort.test, _TEST, side)
+        for seed in range(_FIRST, _FIRST + seeds)
     ]
     e = estimate(by_seed)
     return Result(
