@@ -1,10 +1,12 @@
 """The command says how often the network is right with something else in the attention's place."""
 
 import csv
+from contextlib import nullcontext
 
 import pytest
 
-from cgnl.engine.evaluate import evaluate
+from cgnl.engine.evaluate import evaluate, prepare
+from cgnl.explain.diagnosis import frames_shuffled
 from tests.engine.conftest import write_frame_folders
 
 BLOCK = {"model__block": "cgnl", "model__options": {"after": ["conv1"], "groups": 2}}
@@ -68,3 +70,17 @@ def test_diagnose_refuses_networks_without_blocks(cgnl, run):
     status, _, err = cgnl("diagnose", run().folder / "last.ckpt")
     assert status == 2
     assert "the network has no NL or CGNL block" in err
+
+
+def test_diagnose_shuffles_the_frames_that_a_test_gives_a_network(run, tmp_path):
+    from tests.engine.conftest import VIDEOS
+
+    write_frame_folders(tmp_path / "clips", count=3)
+    settings = VIDEOS | {"model__block": None, "data__root": str(tmp_path / "clips"), "recipe": None}
+    test = prepare(run(**settings).folder / "last.ckpt", {"accelerator": "cpu", "devices": 1})
+    scores = []
+    for context in (nullcontext(), frames_shuffled(test.trained.network)):
+        with context:
+            test.run()
+        scores.append([answer.score for answer in test.task.answers])
+    assert scores[0] != scores[1]
