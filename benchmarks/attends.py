@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cgnl
-from cgnl.data.embedded import EMBEDDED
+from cgnl.data.synthetic import EMBEDDED
 from cgnl.data.transforms import Box, network_input
 from cgnl.engine.checkpoint import Trained, open_trained
 from cgnl.engine.datasets import TEST_SEED, dataset_name

@@ -344,11 +344,10 @@ def make_input(seeds: Seeds, seed: int, number: int) -> tuple[str, Input]:
 
 def without_long_work() -> None:
     """Let commands stop where the work begins that takes long by its nature."""
-    from cgnl.bench import command as bench
+    from cgnl.commands import bench, reproduce
     from cgnl.engine import train
-    from cgnl.experiments import command as reproduce
-    from cgnl.explain import app
     from cgnl.models import NETWORKS, table
+    from cgnl.report import app
 
     def stop(*_: Any, **__: Any) -> Any:
         raise SystemExit(0)  # what was given is accepted

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from cgnl.commands.export import export
+from cgnl.commands.report import report
 from cgnl.engine.checkpoint import write
 from cgnl.engine.config import load, plain, recipes
 from cgnl.engine.network import build_network
-from cgnl.engine.report.command import command as report
 from cgnl.engine.train import train
-from cgnl.export.command import export
 from cgnl.models import NETWORKS
 from tests.engine.conftest import PICTURES, SETTINGS, VIDEOS
 from tests.export.conftest import SMALL

@@ -164,7 +164,7 @@ def test_main_names_the_file_that_the_system_refuses(run, monkeypatch):
     def refuse() -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted", "ro/a.png")
 
-    monkeypatch.setattr("cgnl.models.table.models", refuse)
+    monkeypatch.setattr("cgnl.commands.models.models", refuse)
     assert run("models") == (2, "", "cgnl models: ro/a.png cannot be read or written: Operation not permitted\n")
 
 

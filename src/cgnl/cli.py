@@ -15,27 +15,27 @@ from .extras import need, with_extra
 from .spelling import nearest, printable
 
 COMMANDS = {
-    "train": ("cgnl.engine.train:command", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
-    "eval": ("cgnl.engine.evaluate:command", "test checkpoints by the full protocol: cgnl eval last.ckpt"),
-    "predict": ("cgnl.engine.predict:command", "name or find what is in files: cgnl predict last.ckpt FILE ..."),
+    "train": ("cgnl.commands.train:train", "train a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
+    "eval": ("cgnl.commands.eval:eval", "test checkpoints by the full protocol: cgnl eval last.ckpt"),
+    "predict": ("cgnl.commands.predict:predict", "name or find what is in files: cgnl predict last.ckpt FILE ..."),
     "explain": (
-        "cgnl.explain.command:explain",
+        "cgnl.commands.explain:explain",
         "show what it attends to: cgnl explain last.ckpt FILE --at x,y -o a.png",
     ),
-    "diagnose": ("cgnl.explain.diagnose:diagnose", "whether the attention matters: cgnl diagnose last.ckpt [FOLDER]"),
-    "report": ("cgnl.engine.report.command:command", "a page about a run, or several: cgnl report RUN [RUN ...]"),
-    "app": ("cgnl.explain.app:app", "try networks in a browser: cgnl app last.ckpt [OTHER.ckpt]"),
-    "export": ("cgnl.export.command:export", "a file that runs elsewhere: cgnl export last.ckpt model.onnx"),
+    "diagnose": ("cgnl.commands.diagnose:diagnose", "whether the attention matters: cgnl diagnose last.ckpt [FOLDER]"),
+    "report": ("cgnl.commands.report:report", "a page about a run, or several: cgnl report RUN [RUN ...]"),
+    "app": ("cgnl.commands.app:app", "try networks in a browser: cgnl app last.ckpt [OTHER.ckpt]"),
+    "export": ("cgnl.commands.export:export", "a file that runs elsewhere: cgnl export last.ckpt model.onnx"),
     "data": (
-        "cgnl.data.command:data",
+        "cgnl.commands.data:data",
         "prepare datasets: cgnl data check FOLDER | draw FOLDER | shrink ROOT OUT | convert cityscapes ROOT OUT",
     ),
-    "models": ("cgnl.models.table:models", "list the networks, with parameters and multiply-adds"),
+    "models": ("cgnl.commands.models:models", "list the networks, with parameters and multiply-adds"),
     "reproduce": (
-        "cgnl.experiments.command:reproduce",
+        "cgnl.commands.reproduce:reproduce",
         "fill in a table of the paper: cgnl reproduce cub-kernels [--scale small|embedded]",
     ),
-    "bench": ("cgnl.bench.command:bench", "measure time, memory and error: cgnl bench block | network | ops | serve"),
+    "bench": ("cgnl.commands.bench:bench", "measure time, memory and error: cgnl bench block | network | ops | serve"),
 }
 """Command -> (the function that does it, what it does)."""
 
@@ -51,7 +51,8 @@ SHORT = {"-o": "--output"}
 QUIET = (
     "PIL",
     "matplotlib",
-    "cgnl.engine.report",
+    "cgnl.commands",
+    "cgnl.report",
     "cgnl.explain",
     "torch.serialization",
     "torch._weights_only_unpickler",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cgnl.commands.data import data
 from cgnl.data.check import check
-from cgnl.data.command import data
 from cgnl.data.index import Index
 from cgnl.data.readers import folder
 

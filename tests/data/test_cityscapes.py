@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+from cgnl.commands.data import data
 from cgnl.data.cityscapes import CLASSES, SMALLEST, Polygons, convert, read_polygons, regions
-from cgnl.data.command import data
 from cgnl.data.index import UnreadableError
 from cgnl.data.readers import coco
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cgnl.commands.data import data
 from cgnl.data import shrink as module
-from cgnl.data.command import data
 from cgnl.data.readers import folder
 from cgnl.data.shrink import Size, shrink
 from cgnl.data.video import frame_rate, probe, read_frames

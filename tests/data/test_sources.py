@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from cgnl.data.embedded import EMBEDDED
 from cgnl.data.index import Index, Sample, UnreadableError
 from cgnl.data.sources import Drawn, Files, Held, Source, at_most, hold_out
+from cgnl.data.synthetic import EMBEDDED
 
 
 def picture(path: Path, value: int = 0, height: int = 6, width: int = 8) -> Tensor:

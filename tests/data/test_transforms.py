@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from cgnl.data import transforms
-from cgnl.data.draws import generator, integer, uniform
+from cgnl.data.rng import generator, integer, uniform
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

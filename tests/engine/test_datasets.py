@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from cgnl.data.embedded import EMBEDDED
 from cgnl.data.loading import EvalSet, Place, TrainSet
+from cgnl.data.synthetic import EMBEDDED
 from cgnl.engine.config import Config, Data, check
 from cgnl.engine.datasets import (
     dataset_name,

@@ -18,11 +18,11 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
 from torchvision.ops import MultiScaleRoIAlign
 
-from cgnl.data.draws import generator
+from cgnl.data.rng import generator
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.detection import LOSSES, Detection, Losses
 from cgnl.engine.evaluate import evaluate
-from cgnl.engine.finding import picture_numbers
+from cgnl.engine.predict_objects import picture_numbers
 from cgnl.models import NETWORKS
 from cgnl.models.detection import BoxPredictor, FrozenBatchNorm2d, MaskPredictor, RPNHead
 from tests.engine.conftest import SETTINGS as COMMON

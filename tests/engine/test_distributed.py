@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from filelock import FileLock
 
-from cgnl.data.embedded import EMBEDDED
+from cgnl.data.synthetic import EMBEDDED
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TRAIN_SEED
@@ -75,7 +75,7 @@ import os, signal, sys
 import torch
 torch.set_num_threads(1)
 from cgnl.cli import main
-from cgnl.data.draws import generator
+from cgnl.data.rng import generator
 from cgnl.engine.task import Classification
 from tests.engine.conftest import register
 register()

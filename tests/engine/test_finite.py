@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 import cgnl
-from cgnl.engine import processes
+from cgnl.engine import distributed
 from cgnl.engine.finite import Kept, Watch, first_not_finite, tensors_in, why
 
 NAN, INF = math.nan, math.inf
@@ -175,7 +175,7 @@ def test_why_asks_all_processes_at_every_turn(monkeypatch):
         asked.append(mine)
         return [mine, "of another process" if len(asked) == turn else None]
 
-    monkeypatch.setattr(processes, "of_all", of_all)
+    monkeypatch.setattr(distributed, "of_all", of_all)
     for turn in (1, 2, 3, 4):  # every module, those outside of blocks, the loss, its gradient
         asked.clear()
         assert why(network, lambda: network(torch.ones(1, 3, 4, 4)).sum()) == "of another process"

@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cgnl.data.embedded import EMBEDDED
 from cgnl.data.loading import Batch
-from cgnl.engine.answers import ranked
+from cgnl.data.synthetic import EMBEDDED
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TEST_SEED
+from cgnl.engine.predictions import ranked
 from cgnl.engine.task import Classification, Tally
 from cgnl.models import create_model
 from tests.engine.conftest import (

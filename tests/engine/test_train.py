@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from cgnl.commands.train import repeat_by
+from cgnl.commands.train import train as train_command
 from cgnl.engine import callbacks
 from cgnl.engine.config import load, read_recipe
 from cgnl.engine.datasets import decided, open_dataset
 from cgnl.engine.task import Classification
-from cgnl.engine.train import command, fitting_batch, repeat_by, resolved, train
+from cgnl.engine.train import fitting_batch, resolved, train
 from tests.engine.conftest import PICTURES, SETTINGS, options, same, table, weights, write_pictures
 
 ROOT = Path(__file__).parents[2]
@@ -426,8 +428,8 @@ def test_train_learns(run):
 
 def test_command_without_a_recipe_learns_the_embedded_pictures(tmp_path, monkeypatch):
     told = {}
-    monkeypatch.setattr("cgnl.engine.train.train", lambda *given: told.update(given=given))
-    command(resume=True, **{"runs": str(tmp_path)})
+    monkeypatch.setattr("cgnl.commands.train.train_run", lambda *given, **_: told.update(given=given))
+    train_command(resume=True, **{"runs": str(tmp_path)})
     assert told["given"] == (load("parts", {"runs": str(tmp_path)}), True, f"cgnl train runs={tmp_path}")
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cgnl.engine.answers import Answer
 from cgnl.engine.config import load, to_yaml
+from cgnl.engine.predictions import Answer
 from cgnl.experiments.runs import Run, digest, outcomes, read_outcome, run_name
 
 

@@ -5,8 +5,9 @@ import pytest
 from torchvision.models import get_model_weights
 
 import cgnl
+from cgnl.commands.models import models
 from cgnl.models import NETWORKS
-from cgnl.models.table import cost, models
+from cgnl.models.table import cost
 
 # Position axes and channels of the feature maps a block sits on, for 224 x 224 (x 32 frames).
 RES3, RES4, RES4_VIDEO = (28 * 28, 512), (14 * 14, 1024), (4 * 14 * 14, 1024)

@@ -57,8 +57,8 @@ def check(index: Index, min_frames: int = 1, workers: int = 2) -> Report:
 
 def _frames(sample: Sample | Scene, kind: Kind) -> int | str:
     """How many frames a sample has, or the sentence that says why it cannot be read."""
+    from .detection import read_scene
     from .images import read_image
-    from .scenes import read_scene
     from .video import probe
 
     try:

@@ -14,9 +14,9 @@ import torch
 
 from ..extras import need
 from ..spelling import first_line
+from .detection import encode
 from .images import check_size, is_image_file, read_image
 from .index import UnreadableError
-from .scenes import encode
 
 CLASSES = {
     "person": 24,

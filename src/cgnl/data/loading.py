@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from .draws import generator
 from .index import UnreadableError
+from .rng import generator
 from .sources import Source
 from .transforms import centre_view, random_part, resize, resize_all, spread_crops
 from .video import clip_indices, spread_clip_starts

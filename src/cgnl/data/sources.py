@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .embedded import EMBEDDED, Drawing
 from .images import read_image
 from .index import Index, Kind, Sample, Scene, UnreadableError
+from .synthetic import EMBEDDED, Drawing
 from .video import Pick, read_frames
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..extras import need
-from .draws import integer, uniform
+from .rng import integer, uniform
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ASPECT = 3 / 4, 4 / 3

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from .atomic_io import write_csv
 from .checkpoint import read, write
 from .config import Config
+from .messages import at_chance, epoch_in_words
 from .schedule import factor, total_epochs
-from .words import at_chance, epoch_in_words
-from .writing import write_csv
 
 log = logging.getLogger("cgnl")
 

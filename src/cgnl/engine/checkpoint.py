@@ -11,10 +11,10 @@ from torch import nn
 
 from ..data.index import Kind
 from ..models.weights import check_size, is_state_dict
+from .atomic_io import whole_file
 from .config import Config, build
 from .datasets import view_in_test
 from .network import build_network, check_input
-from .writing import whole_file
 
 PREFIX = "network."
 """Of the network's entries among the weights."""

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.coco import ground_truth
+from ..data.detection import SceneBatch, encode
 from ..data.index import Scene
-from ..data.scenes import SceneBatch, encode
 from .config import Data
 from .datasets import short_side_in_test
 from .precision import Collected, average_precision

@@ -1,7 +1,6 @@
 """``cgnl eval``: test checkpoints by the full protocol."""
 
 import dataclasses
-import json as json_module
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,43 +11,11 @@ from .checkpoint import Trained, open_trained
 from .config import EMBEDDED, Config, build, merge, nested, plain
 from .datasets import Dataset, best_metric, dataset_name, open_dataset
 from .loaders import Loaders
+from .messages import describe
 from .train import make_task, trainer_options
-from .words import NAMES, describe
 
 TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard", "paper")
 """Settings that say nothing about a test; of ``optim``, only the size of a step does."""
-
-
-def command(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
-    """Test a checkpoint; several are tested one by one and averaged, as for the three splits of UCF101.
-
-    Args:
-        checkpoint: last.ckpt or best.ckpt of a run.
-        more: further checkpoints.
-        json: print JSON.
-        settings: what is to be other than in training, such as data.root=elsewhere, data.test_clips=5 or
-            data.test_on=train.
-    """
-    from .trainer import first_process
-
-    paths = [checkpoint, *more]
-    results = []
-    for path in paths:
-        result = evaluate(path, settings)
-        results.append(result)
-        if first_process() and not json:
-            print("\n".join([f"{path}{result['of']}", *result["words"]]))
-    if not first_process():
-        return
-    metric = results[0]["metric"]
-    mean = sum(result["test"][f"test_{metric}"] for result in results) / len(results)
-    if json:
-        tests = [{"checkpoint": p, **r["test"]} for p, r in zip(paths, results, strict=True)]
-        print(json_module.dumps({"tests": tests, f"mean_{metric}": mean}, indent=2))
-    elif more:
-        splits = {result["of"] for result in results}
-        what = "the three splits of UCF101" if len(splits) == len(paths) == 3 else f"{len(paths)} checkpoints"
-        print(f"mean of {what}: {NAMES[metric]} {mean:.2%}")
 
 
 @dataclass

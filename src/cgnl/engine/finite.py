@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..surgery import inserted
-from . import processes
+from . import distributed
 
 LATE = 10
 """Steps after which a GPU is asked what became of them."""
@@ -44,7 +44,7 @@ class Watch:
         Where the loss is ``scaled``, gradients overflow as long as the scale is too large, and only losses tell.
         """
         bad = self._lost.clone() if scaled else ~norm.isfinite()
-        if scaled and processes.count() > 1:
+        if scaled and distributed.count() > 1:
             bad = bad.int()
             dist.all_reduce(bad)
         self._state[step % self.late] = bad
@@ -160,4 +160,4 @@ def why(network: nn.Module, learn: Callable[[], Tensor]) -> str | None:
 
 def _of_any(reason: str | None) -> str | None:
     """The reason of the first process that has one."""
-    return next((known for known in processes.of_all(reason) if known), None)
+    return next((known for known in distributed.of_all(reason) if known), None)

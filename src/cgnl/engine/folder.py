@@ -19,9 +19,9 @@ import torch
 
 from ..extras import need
 from ..spelling import first_line
+from .atomic_io import make_folder, remove_parts, write_text
 from .config import Config, build, plain, read_recipe, to_yaml
 from .datasets import decided
-from .writing import make_folder, remove_parts, write_text
 
 log = logging.getLogger("cgnl")
 

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from ..data.detection import SceneEvalSet, SceneTrainSet, aspect_groups
 from ..data.loading import EvalBatches, EvalSet, TrainBatches, TrainSet, loader
-from ..data.scenes import SceneEvalSet, SceneTrainSet, aspect_groups
 from ..data.sources import Held, Source
 from .config import EMBEDDED, Config
 from .datasets import Dataset, view_in_test, view_in_training

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..extras import need
-from . import processes
+from . import distributed
 
 NUMBERS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 NUMBERS += ("ar_1", "ar_10", "ar_100", "ar_small", "ar_medium", "ar_large")
@@ -43,7 +43,7 @@ class Collected:
 
     def of_all_processes(self) -> tuple[list[int], list[dict[str, Any]]]:
         """Pictures and results in one order, however many processes there are."""
-        parts = processes.of_all((self.pictures, self.results))
+        parts = distributed.of_all((self.pictures, self.results))
         pictures = sorted(picture for part in parts for picture in part[0])
         return pictures, sorted((row for part in parts for row in part[1]), key=lambda row: row["image_id"])
 

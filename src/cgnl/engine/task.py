@@ -9,16 +9,16 @@ import torch.nn.functional as F
 import torchmetrics
 from torch import Tensor, nn
 
+from ..data.detection import SceneBatch
 from ..data.index import Kind
 from ..data.loading import Batch
-from ..data.scenes import SceneBatch
 from ..data.transforms import network_input
 from ..models.weights import CLASSIFIERS, new_parts
 from ..spelling import counted
-from . import processes, schedule
-from .answers import Answer, ranked
+from . import distributed, schedule
 from .config import Config, plain
 from .datasets import best_metric
+from .predictions import Answer, ranked
 from .watched import Watched
 
 log = logging.getLogger("cgnl")
@@ -126,7 +126,7 @@ class Task(Watched):
         super().on_train_batch_start(batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:
-        if processes.count() > 1:  # test what the first process will save
+        if distributed.count() > 1:  # test what the first process will save
             for buffer in self.network.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
@@ -143,14 +143,14 @@ class Task(Watched):
         self.problems |= new
         for problem in sorted(new):
             log.warning("skipped: %s", problem)
-        if processes.count() == 1:
+        if distributed.count() == 1:
             self.check_problems()
 
     def gather_problems(self) -> None:
         """Let every process know what the others could not read."""
-        if processes.count() == 1:
+        if distributed.count() == 1:
             return
-        together = set().union(*processes.of_all(self.problems))
+        together = set().union(*distributed.of_all(self.problems))
         for problem in sorted(together - self.problems):
             log.warning("skipped: %s", problem)
         self.problems = together
@@ -275,4 +275,4 @@ class Classification(Task):
             for samples, said in self._said
             for sample, (label, predicted, score) in zip(samples.tolist(), said.tolist(), strict=True)
         ]
-        self.answers = sorted(answer for process in processes.of_all(mine) for answer in process)
+        self.answers = sorted(answer for process in distributed.of_all(mine) for answer in process)

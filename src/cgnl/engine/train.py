@@ -3,8 +3,7 @@
 import copy
 import dataclasses
 import logging
-import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,14 @@ from ..data.sources import Held
 from ..models import is_detector, is_video
 from ..spelling import counted
 from . import schedule
-from .answers import save_answers
 from .checkpoint import load_network, read
-from .config import EMBEDDED, Config, Data, load
+from .config import EMBEDDED, Config
 from .datasets import Dataset, dataset_name, decided, open_dataset, view_in_training
 from .folder import begin_folder, check_same, run_folder, shared, start_log, stop_log, warnings_as_sentences
 from .loaders import Loaders
+from .messages import conclude, introduce
 from .network import build_network, check_input
-from .report.command import try_to_report
-from .words import conclude, introduce
+from .predictions import save_answers
 
 log = logging.getLogger("cgnl")
 
@@ -52,22 +50,6 @@ class Start(NamedTuple):
     """Whether it has run out of patience."""
 
 
-def command(recipe: str | None = None, *, resume: bool = False, **settings: Any) -> None:
-    """Train a network and test it. Without anything it learns the embedded pictures.
-
-    Args:
-        recipe: a recipe by name (parts, cub_r50_cgnl1, ...) or a YAML file.
-        resume: go on with the run of this name that was stopped.
-        settings: what is to be other than in the recipe, such as data.root=my_birds.
-    """
-    given = recipe
-    if recipe is None:
-        known: dict[str, Any] = {name: settings.get(f"data.{name}") for name in ("dataset", "root", "annotations")}
-        name = dataset_name(Data(**known))
-        recipe = name if name in EMBEDDED else "base_objects" if name == "coco" else None
-    train(load(recipe, settings), resume, repeat_by(given, settings))
-
-
 def train(
     config: Config,
     resume: bool = False,
@@ -75,6 +57,7 @@ def train(
     *,
     silent: bool = False,
     held: dict[str, Held] | None = None,
+    on_end: Callable[[Path], None] | None = None,
 ) -> Result:
     """Train a network and test it.
 
@@ -82,10 +65,11 @@ def train(
         config: the settings.
         resume: go on with a run of this name that was stopped.
         repeat: the command that does it again, for whoever reads about the run.
-        silent: speak to the log alone, and write no report.
+        silent: speak to the log alone.
         held: samples that are decoded already, and room for those that will be, where ``data.cache`` asks for it.
+        on_end: called with the run's folder when all its files are written.
     """
-    from .together import noticing
+    from .ddp import noticing
     from .trainer import check_machine, first_process
 
     dataset = open_dataset(config.data)
@@ -99,7 +83,9 @@ def train(
     try:
         console = start_log(first_process(), silent)
         with noticing(), warnings_as_sentences():
-            return _train(config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held)
+            return _train(
+                config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held, on_end
+            )
     finally:
         stop_log()
 
@@ -113,6 +99,7 @@ def _train(
     resume: bool,
     repeat: str | None,
     held: dict[str, Held],
+    on_end: Callable[[Path], None] | None,
 ) -> Result:
     from .callbacks import Bar, Saver, Table
     from .trainer import averaging, first_process, make_trainer, seed_everything, shares_norms, stopping, tensorboard
@@ -173,8 +160,8 @@ def _train(
         if task.answers:
             save_answers(folder, dataset, task.answers)
         conclude(config, dataset, result)
-        if not console.quiet:
-            try_to_report(folder)
+        if on_end is not None:
+            on_end(folder)
     return result
 
 
@@ -229,12 +216,6 @@ def make_task(network: nn.Module, config: Config, dataset: Dataset, **options: A
 def trainer_options(dataset: Dataset) -> dict[str, Any]:
     """What Lightning's trainer is told of a dataset."""
     return {"benchmark": False} if dataset.kind == "objects" else {}  # each size of picture would be measured anew
-
-
-def repeat_by(recipe: str | None, settings: dict[str, Any]) -> str:
-    """The command that begins the same run again."""
-    words = [f"{name}={value}" for name, value in settings.items()]
-    return shlex.join(["cgnl", "train", *([recipe] if recipe else []), *words])
 
 
 def start_of(last: Path | None, config: Config, dataset: Dataset, network: nn.Module) -> Start:

@@ -21,7 +21,7 @@ from ..extras import need
 from ..spelling import counted
 from .callbacks import WholeFiles
 from .config import Config
-from .together import Together
+from .ddp import Together
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from ..blocks import CGNL, NonLocal, SimpleResidual
+from ..engine.atomic_io import make_folder, write_text
 from ..engine.folder import environment
-from ..engine.writing import make_folder, write_text
 from ..extras import need
 from .complexity import settled_on
 from .gated_field_report import Result, markdown, read_results, write_results

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine.writing import write_csv
+from ..engine.atomic_io import write_csv
 from .markdown import grid
 
 TITLES = ("block", "contrast", "accuracy, %", "deviation", "at most, %", "by seed", "rate", "seconds a run")

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..engine.answers import Answer, read_answers
+from ..engine.atomic_io import write_text
 from ..engine.config import Config, build, read_recipe
 from ..engine.folder import check_same
-from ..engine.writing import write_text
+from ..engine.predictions import Answer, read_answers
 from .tables import METRICS
 
 RIGHT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"

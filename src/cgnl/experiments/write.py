@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..engine.atomic_io import whole_file, write_text
 from ..engine.config import EMBEDDED as DRAWN
 from ..engine.datasets import dataset_name
-from ..engine.words import NAMES
-from ..engine.writing import whole_file, write_text
+from ..engine.messages import NAMES
 from ..extras import need
 from ..spelling import counted
 from .markdown import grid

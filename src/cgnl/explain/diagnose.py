@@ -5,38 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..engine.checkpoint import check_names
+from ..engine.atomic_io import make_folder, write_csv
 from ..engine.config import EMBEDDED
-from ..engine.evaluate import Test, prepare
-from ..engine.writing import make_folder, write_csv
+from ..engine.evaluate import Test
 from ..extras import need
 from ..heads import second_order_pools
 from .diagnosis import Diagnosis, diagnose_blocks, frames_shuffled
 from .maps import blocks_of, find_block
-
-
-def diagnose(
-    checkpoint: str, folder: str | None = None, *, block: str | None = None, output: str | None = None, **settings: Any
-) -> None:
-    """Test a network with its attention as it is and with something else in its place; likewise a second-order head.
-
-    Args:
-        checkpoint: last.ckpt or best.ckpt of a run.
-        folder: where the dataset is; what the network was trained with unless given.
-        block: dotted name of the block whose attention is replaced; all at once unless given.
-        output: (-o) a name, to write NAME.csv, NAME_groups.csv and NAME.png.
-        settings: what is to be other than in training, such as data.samples=200 or accelerator=cpu.
-    """
-    if output:
-        need("matplotlib", "explain")
-    test = prepare(checkpoint, {"devices": 1} | settings | ({"data.root": folder} if folder else {}))
-    check_names(test.trained, checkpoint)
-    if folder and test.dataset.name in EMBEDDED:
-        raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is drawn and has no folder")
-    result = run(test, block)
-    print("\n".join(table(result, len(test.dataset.test))))
-    if output:
-        print(f"{', '.join(map(str, write(result, Path(output), Path(checkpoint).resolve().parent.name)))} written")
 
 
 def run(test: Test, block: str | None = None) -> Diagnosis:

@@ -1,0 +1,124 @@
+"""Datasets drawn from a seed, for trying things without downloading any.
+
+* ``parts``: the class is which two colours stand on the left and on the right.
+* ``relation``: the class is whether two parts have the same colour, out of eight. One part says nothing, and a linear
+  classifier on both colours gives one half to every picture; they are further apart than a ResNet-18 sees at its block.
+* ``actions``: the class is who passes the ball to whom. The ball's tail tells a single frame which way it flies.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .rng import generator, integer, uniform
+from .transforms import Box
+
+COLOURS = {
+    "red": (230, 60, 50),
+    "green": (50, 180, 70),
+    "blue": (60, 90, 230),
+    "yellow": (235, 200, 40),
+    "cyan": (60, 220, 220),
+    "magenta": (220, 60, 220),
+    "orange": (240, 130, 20),
+    "white": (250, 250, 250),
+}
+PARTS = tuple(f"{a}-{b}" for a in list(COLOURS)[:4] for b in list(COLOURS)[:4] if a != b)
+RELATION = ("different", "same")
+PLAYERS = ("red", "green", "blue")
+ACTIONS = tuple(f"{a} passes to {b}" for a in PLAYERS for b in PLAYERS if a != b)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture [3, H, W] or a clip [T, 3, H, W] in uint8, its class, and where its two parts are."""
+
+    pixels: Tensor
+    label: int
+    parts: tuple[Box, Box]
+
+
+def parts(seed: int, index: int, size: int = 64) -> Drawing:
+    """Sample ``index``: a disc in the left third, one of another colour in the right third, grey ones anywhere."""
+    source = generator(seed, index)
+    label = integer(0, len(PARTS), source)
+    canvas = _noise((3, size, size), source)
+    for _ in range(3):
+        _disc(canvas, *_place(size, (0, size), size / 12, source), size / 12, (128, 128, 128))
+    colours = PARTS[label].split("-")
+    thirds = ((0, size / 3), (2 * size / 3, size))
+    boxes = [_part(canvas, name, columns, size / 10, source) for name, columns in zip(colours, thirds, strict=True)]
+    return Drawing(canvas.clamp(0, 255).byte(), label, (boxes[0], boxes[1]))
+
+
+def relation(seed: int, index: int, height: int = 64, width: int = 256) -> Drawing:
+    """Sample ``index``: two discs at the ends, of one colour half of the time."""
+    source = generator(seed, index)
+    label, first = integer(0, 2, source), integer(0, len(COLOURS), source)
+    second = first if label else (first + integer(1, len(COLOURS), source)) % len(COLOURS)
+    canvas = _noise((3, height, width), source)
+    names = (list(COLOURS)[first], list(COLOURS)[second])
+    ends = ((0, width / 8), (width - width / 8, width))
+    boxes = [_part(canvas, name, columns, height / 10, source) for name, columns in zip(names, ends, strict=True)]
+    return Drawing(canvas.clamp(0, 255).byte(), label, (boxes[0], boxes[1]))
+
+
+def actions(seed: int, index: int, frames: int = 16, size: int = 64) -> Drawing:
+    """Sample ``index``: three players drift about, and a ball with a fading tail flies from one to another."""
+    source = generator(seed, index)
+    label = integer(0, len(ACTIONS), source)
+    giver, taker = (PLAYERS.index(name) for name in ACTIONS[label].split(" passes to "))
+    rows = torch.randperm(3, generator=source)
+    starts = [_place(size, (0, size), size / 8, source) for _ in PLAYERS]
+    starts = [((int(row) + 0.5) * size / 3, x) for row, (_, x) in zip(rows, starts, strict=True)]  # a third each
+    drifts = [(uniform(-0.2, 0.2, source), uniform(-0.5, 0.5, source)) for _ in PLAYERS]
+    begin, end = uniform(0, 0.3, source), uniform(0.7, 1, source)
+    clip = _noise((frames, 3, size, size), source)
+    for t in range(frames):
+        where = [(y + t * dy, x + t * dx) for (y, x), (dy, dx) in zip(starts, drifts, strict=True)]
+        for name, (y, x) in zip(PLAYERS, where, strict=True):
+            _disc(clip[t], y, x, size / 12, COLOURS[name])
+        for age in (3, 2, 1, 0):  # the tail first, the ball on top
+            flown = min(max(((t - 1.5 * age) / (frames - 1) - begin) / (end - begin), 0), 1)
+            y, x = (a + flown * (b - a) for a, b in zip(where[giver], where[taker], strict=True))
+            _disc(clip[t], y, x, size / 24, (255 - 45 * age,) * 3)
+    first, second = (_box(*starts[i], size / 12, size, size) for i in (giver, taker))
+    return Drawing(clip.clamp(0, 255).byte(), label, (first, second))
+
+
+EMBEDDED: dict[str, tuple[tuple[str, ...], Callable[[int, int], Drawing]]] = {
+    "parts": (PARTS, parts),
+    "relation": (RELATION, relation),
+    "actions": (ACTIONS, actions),
+}
+"""Name -> (classes, function of seed and index)."""
+
+
+def _noise(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
+    return 60 + 30 * torch.randn(shape, generator=source)
+
+
+def _place(height: int, columns: tuple[float, float], margin: float, source: torch.Generator) -> tuple[float, float]:
+    """(y, x) of a centre, so that a disc of radius ``margin`` is inside."""
+    y = uniform(margin, height - margin, source)
+    return y, uniform(columns[0] + margin, columns[1] - margin, source)
+
+
+def _part(canvas: Tensor, colour: str, columns: tuple[float, float], radius: float, source: torch.Generator) -> Box:
+    y, x = _place(canvas.shape[-2], columns, radius, source)
+    _disc(canvas, y, x, radius, COLOURS[colour])
+    return _box(y, x, radius, canvas.shape[-2], canvas.shape[-1])
+
+
+def _disc(canvas: Tensor, y: float, x: float, radius: float, colour: tuple[int, ...]) -> None:
+    """Paint a disc, in place, on [3, H, W]."""
+    rows, columns = (torch.arange(n) for n in canvas.shape[-2:])
+    inside = (rows - y).square()[:, None] + (columns - x).square() <= radius**2  # [H, W]
+    canvas[:, inside] = torch.tensor(colour, dtype=canvas.dtype)[:, None]
+
+
+def _box(y: float, x: float, radius: float, height: int, width: int) -> Box:
+    top, left = max(0, round(y - radius)), max(0, round(x - radius))
+    return Box(top, left, min(height, round(y + radius)) - top, min(width, round(x + radius)) - left)

@@ -1,0 +1,127 @@
+"""``cgnl predict`` with a network that finds objects: boxes, masks and labels, in words, as JSON, and drawn."""
+
+import colorsys
+import json as json_module
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.images import read_image, to_image
+from ..data.index import UnreadableError
+from ..extras import need
+from .atomic_io import make_folder
+from .checkpoint import Trained
+from .detection import coco_results, set_size
+
+SURE = 0.5
+"""Lowest score with which an object is named on the screen and drawn."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found in a picture, the surest first; or why it could not be read."""
+
+    path: Path
+    picture: int
+    """Its id in COCO's result format: the number that the file is called by, else its place in the list."""
+    classes: tuple[str, ...] = ()
+    results: tuple[dict[str, Any], ...] = ()
+    """In COCO's result format."""
+    pixels: Tensor | None = None
+    """uint8 [3, H, W]."""
+    masks: Tensor | None = None
+    """bool [N, H, W]."""
+    problem: str | None = None
+
+
+@torch.inference_mode()
+def findings(
+    trained: Trained, paths: Sequence[Path | str], device: str = "cpu", threshold: float = 0.0
+) -> Iterator[Finding]:
+    """What is in each picture with at least this score."""
+    network = trained.network.to(device).eval()
+    set_size(network, trained.config.data, training=False)
+    name_of = dict(zip(trained.ids, trained.classes, strict=True))
+    numbers = picture_numbers([Path(path) for path in paths])
+    for path, number in zip(map(Path, paths), numbers, strict=True):
+        try:
+            pixels = read_image(path)
+        except UnreadableError as error:
+            yield Finding(path, number, problem=str(error))
+            continue
+        found = network([pixels.to(device) / 255])[0]
+        found = {name: value[found["scores"] >= threshold] for name, value in found.items()}
+        results = tuple(coco_results(found, number, trained.ids))
+        names = tuple(name_of[row["category_id"]] for row in results)
+        yield Finding(path, number, names, results, pixels, found["masks"][:, 0].cpu() > 0.5)
+
+
+def picture_numbers(paths: Sequence[Path]) -> list[int]:
+    """The numbers that files are called by, as COCO's are, if all are and no two are the same; else their places."""
+    numbers = [int(path.stem) if path.stem.isascii() and path.stem.isdigit() else None for path in paths]
+    found = [number for number in numbers if number is not None]
+    return found if len(set(found)) == len(paths) else list(range(len(paths)))
+
+
+def table(results: Iterator[Finding]) -> list[str]:
+    """Print what was found in words; returns the sentences on what could not be read."""
+    failed = []
+    for r in results:
+        if r.problem:
+            failed.append(r.problem)
+            continue
+        print(f"{r.path}: {len(r.results)} found" if r.results else f"{r.path}: nothing found")
+        for name, row in zip(r.classes, r.results, strict=True):
+            x, y, w, h = row["bbox"]
+            print(f"  {row['score']:7.2%}  {name:20} {w:.0f} x {h:.0f} at ({x:.0f}, {y:.0f})")
+    return failed
+
+
+def json(results: Iterator[Finding]) -> list[str]:
+    """Print COCO's result format."""
+    found = list(results)
+    print(json_module.dumps([row for r in found for row in r.results]))
+    return [r.problem for r in found if r.problem]
+
+
+def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
+    """The same, each picture drawn into the folder as a PNG."""
+    make_folder(folder)
+    written: set[Path] = set()
+    for r in results:
+        if r.pixels is not None:
+            file = folder / f"{r.path.stem}.png"
+            file = folder / f"{r.path.stem}-{r.picture}.png" if file in written else file
+            written.add(file)
+            to_image(draw(r)).save(file)
+        yield r
+
+
+def draw(finding: Finding) -> Tensor:
+    """The picture with boxes, masks and labels, uint8 [3, H, W]. An object has one colour, others have others."""
+    assert finding.pixels is not None
+    assert finding.masks is not None
+    if not finding.results:
+        return finding.pixels
+    utils = need("torchvision.utils", "detection")
+    sure = [i for i, row in enumerate(finding.results) if row["score"] >= SURE] or [0]
+    colours = [colour(i) for i in sure]
+    pixels = finding.pixels
+    for i, each in reversed(list(zip(sure, colours, strict=True))):  # one by one: where masks overlap, all are seen
+        pixels = utils.draw_segmentation_masks(pixels, finding.masks[i], alpha=0.45, colors=each)
+    boxes = torch.tensor([finding.results[i]["bbox"] for i in sure])
+    boxes[:, 2:] += boxes[:, :2]
+    labels = [f"{finding.classes[i]} {finding.results[i]['score']:.0%}" for i in sure]
+    return utils.draw_bounding_boxes(
+        pixels, boxes, labels, colors=colours, width=2, label_colors="white", fill_labels=True
+    )
+
+
+def colour(number: int) -> tuple[int, int, int]:
+    """The number-th of colours that are far from one another."""
+    red, green, blue = colorsys.hsv_to_rgb(number * 0.618 % 1, 0.85, 0.85)
+    return round(255 * red), round(255 * green), round(255 * blue)

@@ -1,0 +1,57 @@
+"""``cgnl export``: a trained network as a file that runs elsewhere."""
+
+import dataclasses
+from typing import Any
+
+from .. import __version__
+from ..data.transforms import MEAN, STD
+from ..engine.checkpoint import Trained
+from ..engine.config import plain
+from ..engine.datasets import dataset_name, short_side_in_test, view_in_test
+
+LARGEST_CHECK = 448, 32
+"""Height and frames beyond which the check does not go to the network's own size: it would take minutes."""
+
+
+def card_of(trained: Trained) -> dict[str, Any]:
+    """All that is needed to use the network: what it is, what it wants to see, and what its answers mean."""
+    data = dataclasses.replace(
+        trained.config.data,
+        dataset=dataset_name(trained.config.data),
+        **dict.fromkeys(("root", "lists", "annotations", "images", "test_annotations", "test_images")),
+    )
+    model = dataclasses.replace(trained.config.model, weights=None)
+    card = {
+        "library": f"cgnl {__version__}",
+        "kind": trained.kind,
+        "classes": list(trained.classes),
+        "ids": list(trained.ids),
+        "preprocessing": preprocessing(trained),
+        "settings": {"data": plain(data), "model": plain(model)},
+    }
+    return {name: value for name, value in card.items() if value != []}
+
+
+def preprocessing(trained: Trained) -> dict[str, Any]:
+    """How a file becomes the network's input."""
+    if trained.kind == "objects":
+        data = trained.config.data
+        size = {"short_side": short_side_in_test(data), "long_side": data.long_side}
+    else:
+        view = view_in_test(trained.config.data, trained.kind)
+        size = {"short_side": view.short_side, "crop": view.size} if view.size else {}
+        if trained.kind == "videos":
+            size |= {"frames": view.frames, "stride": view.stride, "clips": view.clips, "crops": view.crops}
+    axes = "batch, 3, frames, height, width" if trained.kind == "videos" else "batch, 3, height, width"
+    return {"input": f"RGB from 0 to 1, less mean, by std: [{axes}]", "mean": MEAN, "std": STD, **size}
+
+
+def own_size(trained: Trained) -> tuple[int, ...]:
+    """[frames,] height and width that the network was made for, where that is not too much for a check."""
+    if trained.kind == "objects":
+        return ()
+    view = view_in_test(trained.config.data, trained.kind, full=False)
+    height, frames = LARGEST_CHECK
+    if view.size is None or view.size > height or (trained.kind == "videos" and view.frames > frames):
+        return ()
+    return (view.frames, view.size, view.size) if trained.kind == "videos" else (view.size, view.size)
