@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cgnl
-from cgnl.data.synthetic import EMBEDDED
+from cgnl.data.synthetic import SYNTHETIC
 from cgnl.data.transforms import Box, network_input
 from cgnl.engine.checkpoint import Trained, open_trained
 from cgnl.engine.datasets import TEST_SEED, dataset_name
@@ -54,7 +54,7 @@ def main() -> None:
 
 def attentions(trained: Trained, pictures: int) -> Iterator[tuple[Attention, Box]]:
     """From each part of each test picture, with the part that it should find."""
-    draw = EMBEDDED[dataset_name(trained.config.data)][1]
+    draw = SYNTHETIC[dataset_name(trained.config.data)][1]
     for index in range(pictures):
         drawing = draw(TEST_SEED, index)
         x = network_input(drawing.pixels[None])

@@ -299,7 +299,7 @@ def _ndim(layer: nn.Module) -> int | None:
     return len(layer.kernel_size) if isinstance(layer, nn.modules.conv._ConvNd) else None
 
 
-class Seen(NamedTuple):
+class FileInput(NamedTuple):
     """A run of a model."""
 
     calls: dict[str, int]
@@ -307,7 +307,7 @@ class Seen(NamedTuple):
     output: list[Tensor]
 
 
-def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, note=lambda *_: None) -> Seen:
+def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, note=lambda *_: None) -> FileInput:
     """Run the example; ``note`` is told what each module returns."""
     calls: dict[str, int] = {}
 
@@ -322,11 +322,11 @@ def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, note=lambd
     finally:
         for hook in hooks:
             hook.remove()
-    return Seen(calls, [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)])
+    return FileInput(calls, [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)])
 
 
 def _all_else_is_as_before(
-    model: nn.Module, name: str, block: nn.Module, modules: Mapping[str, nn.Module], example, before: Seen
+    model: nn.Module, name: str, block: nn.Module, modules: Mapping[str, nn.Module], example, before: FileInput
 ) -> bool:
     """Whether, with a block that changes nothing, every module is called as often and the same comes out."""
     calls = 0
@@ -351,7 +351,7 @@ def _all_else_is_as_before(
     )
 
 
-def _look(model: nn.Module, names: list[str], modules: Mapping[str, nn.Module], example) -> tuple[dict, Seen]:
+def _look(model: nn.Module, names: list[str], modules: Mapping[str, nn.Module], example) -> tuple[dict, FileInput]:
     """(channels, ndim) behind each name, and what else a run shows."""
     shapes: dict[str, tuple[int, int]] = {}
 

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from cgnl.data.detection import (
-    SceneEvalSet,
-    SceneTrainSet,
+    DetectionEvalSet,
+    DetectionTrainSet,
     aspect_groups,
     decode,
     encode,
@@ -107,7 +107,7 @@ def test_read_scene_refuses_another_size_than_the_annotated_one(tmp_path):
 def test_batch_gives_back_pictures_and_targets(tmp_path):
     found = scenes(tmp_path)
     found[1] = found[1]._replace(objects=())
-    batch = SceneTrainSet(found, seed=0, flip=False, bad_limit=3).__getitems__([Place(0, n) for n in (2, 1, 0)])
+    batch = DetectionTrainSet(found, seed=0, flip=False, bad_limit=3).__getitems__([Place(0, n) for n in (2, 1, 0)])
     assert batch.samples.tolist() == [2, 1, 0]
     for number, picture, target in zip((2, 1, 0), batch.pictures(), batch.targets(), strict=True):
         assert torch.equal(picture, read_scene(found[number]) / 255)
@@ -120,7 +120,7 @@ def test_train_set_mirrors_by_seed_epoch_and_sample_alone(tmp_path):
     found = scenes(tmp_path)
 
     def flips(seed: int, epoch: int, order: list[int]) -> dict[int, bool]:
-        batch = SceneTrainSet(found, seed, True, 3).__getitems__([Place(epoch, n) for n in order])
+        batch = DetectionTrainSet(found, seed, True, 3).__getitems__([Place(epoch, n) for n in order])
         pairs = zip(order, batch.pictures(), strict=True)
         return {n: not torch.equal(picture, read_scene(found[n]) / 255) for n, picture in pairs}
 
@@ -132,14 +132,14 @@ def test_train_set_mirrors_by_seed_epoch_and_sample_alone(tmp_path):
 def test_unreadable_picture_is_replaced_in_training_and_left_out_in_a_test(tmp_path):
     found = scenes(tmp_path)
     found[2].path.write_bytes(b"")
-    batch = SceneTrainSet(found, 0, False, 3).__getitems__([Place(0, 2), Place(0, 5)])
+    batch = DetectionTrainSet(found, 0, False, 3).__getitems__([Place(0, 2), Place(0, 5)])
     assert batch.samples.tolist() == [3, 5]
     assert batch.labels.tolist() == [4, 6]
     assert len(batch.problems) == 1
     assert "2.png cannot be read: it is empty" in batch.problems[0]
-    test = SceneEvalSet(found).__getitems__([1, 2, 3])
+    test = DetectionEvalSet(found).__getitems__([1, 2, 3])
     assert (test.samples.tolist(), len(test.pictures()), test.counts) == ([1, 3], 2, (0, 0))
-    nothing = SceneEvalSet(found).__getitems__([2])
+    nothing = DetectionEvalSet(found).__getitems__([2])
     assert (len(nothing.samples), nothing.pictures(), nothing.targets()) == (0, [], [])
 
 

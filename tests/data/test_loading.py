@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cgnl.data.index import Sample, UnreadableError
 from cgnl.data.loading import Batch, EvalBatches, EvalSet, Item, Place, TrainBatches, TrainSet, View, collate, loader
-from cgnl.data.sources import Drawn, Files, Kind
+from cgnl.data.sources import Files, Kind, SyntheticSource
 from cgnl.data.video import Pick
 
 
@@ -342,7 +342,7 @@ def test_loader_gives_the_same_batches_with_workers(train):
 
 
 def test_loader_from_the_middle_gives_the_rest():
-    samples = TrainSet(Drawn("parts", 0, 10), View(32), 0, bad_limit=0)
+    samples = TrainSet(SyntheticSource("parts", 0, 10), View(32), 0, bad_limit=0)
     whole = list(loader(samples, TrainBatches(10, 4, epochs=2, seed=0), 0))
     assert same_batches(list(loader(samples, TrainBatches(10, 4, epochs=2, seed=0, first=3), 0)), whole[3:])
 
@@ -355,7 +355,7 @@ def test_loader_of_unreadable_files_names_them(tmp_path):
 
 
 def test_batch_resized_later_is_the_batch_resized_at_once():
-    source, view = Drawn("parts", 0, 9), View(32)
+    source, view = SyntheticSource("parts", 0, 9), View(32)
     places = [Place(2, sample) for sample in range(9)]
     at_once = TrainSet(source, view, 0, 0).__getitems__(places)
     later = TrainSet(source, view, 0, 0, resize_later=True).__getitems__(places)

@@ -10,8 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from cgnl.data.index import Index, Sample, UnreadableError
-from cgnl.data.sources import Drawn, Files, Held, Source, at_most, hold_out
-from cgnl.data.synthetic import EMBEDDED
+from cgnl.data.sources import CachedSource, Files, Source, SyntheticSource, at_most, hold_out
+from cgnl.data.synthetic import SYNTHETIC
 
 
 def picture(path: Path, value: int = 0, height: int = 6, width: int = 8) -> Tensor:
@@ -90,8 +90,8 @@ def test_files_tells_a_folder_that_vanishes_while_it_is_read(tmp_path, monkeypat
 
 @pytest.mark.parametrize(("name", "kind"), [("parts", "images"), ("relation", "images"), ("actions", "videos")])
 def test_drawn_is_the_embedded_dataset(name, kind):
-    classes, draw = EMBEDDED[name]
-    source = Drawn(name, 7, 3)
+    classes, draw = SYNTHETIC[name]
+    source = SyntheticSource(name, 7, 3)
     assert (len(source), source.kind, source.classes) == (3, kind, classes)
     for index in range(3):
         assert source.label(index) == draw(7, index).label
@@ -100,28 +100,28 @@ def test_drawn_is_the_embedded_dataset(name, kind):
 
 
 def test_drawn_gives_the_frames_that_are_picked():
-    clip = EMBEDDED["actions"][1](0, 1).pixels
-    assert torch.equal(Drawn("actions", 0, 2).read(1, lambda n: [n - 1, 0, 0]), clip[[15, 0, 0]])
+    clip = SYNTHETIC["actions"][1](0, 1).pixels
+    assert torch.equal(SyntheticSource("actions", 0, 2).read(1, lambda n: [n - 1, 0, 0]), clip[[15, 0, 0]])
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("name", ["parts", "actions"])
 def test_held_has_the_samples_of_its_source(name, workers):
-    source = Drawn(name, 0, 5)
-    assert same_source(Held(source, "cpu", workers), source, [3, 1, 1])
+    source = SyntheticSource(name, 0, 5)
+    assert same_source(CachedSource(source, "cpu", workers), source, [3, 1, 1])
 
 
 def test_held_counts_its_bytes(tmp_path):
     picture(tmp_path / "a.png", height=6, width=8)
     picture(tmp_path / "b.png", height=3, width=5)
     (tmp_path / "c.png").touch()
-    held = Held(Files([Sample(tmp_path / f"{name}.png", 0) for name in "abc"], "images"), "cpu")
+    held = CachedSource(Files([Sample(tmp_path / f"{name}.png", 0) for name in "abc"], "images"), "cpu")
     assert held.bytes == 3 * (6 * 8 + 3 * 5)
 
 
 def test_held_reads_each_sample_once(tmp_path):
     truth = picture(tmp_path / "a.png")
-    held = Held(Files([Sample(tmp_path / "a.png", 0)], "images"), "cpu")
+    held = CachedSource(Files([Sample(tmp_path / "a.png", 0)], "images"), "cpu")
     (tmp_path / "a.png").unlink()
     assert torch.equal(held.read(0, range), truth)
 
@@ -129,7 +129,7 @@ def test_held_reads_each_sample_once(tmp_path):
 def test_held_keeps_what_was_unreadable(tmp_path):
     picture(tmp_path / "a.png")
     (tmp_path / "b.png").touch()
-    held = Held(Files([Sample(tmp_path / "a.png", 0), Sample(tmp_path / "b.png", 4)], "images"), "cpu")
+    held = CachedSource(Files([Sample(tmp_path / "a.png", 0), Sample(tmp_path / "b.png", 4)], "images"), "cpu")
     assert (len(held), held.label(1)) == (2, 4)
     for _ in range(2):
         with pytest.raises(UnreadableError, match=r"b.png cannot be read: it is empty"):
@@ -137,7 +137,7 @@ def test_held_keeps_what_was_unreadable(tmp_path):
 
 
 def test_held_remembers_nothing_of_those_who_asked_for_an_unreadable_sample(tmp_path):
-    held = Held(Files([Sample(tmp_path / "gone.png", 0)], "images"), "cpu")
+    held = CachedSource(Files([Sample(tmp_path / "gone.png", 0)], "images"), "cpu")
 
     def frames() -> int:
         with pytest.raises(UnreadableError) as raised:

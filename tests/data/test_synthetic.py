@@ -6,10 +6,10 @@ import torch.nn.functional as F
 
 from cgnl import create_model
 from cgnl.data import synthetic
-from cgnl.data.synthetic import ACTIONS, COLOURS, EMBEDDED, PARTS, PLAYERS
+from cgnl.data.synthetic import ACTIONS, COLOURS, PARTS, PLAYERS, SYNTHETIC
 from cgnl.data.transforms import Box
 
-each = pytest.mark.parametrize("name", EMBEDDED)
+each = pytest.mark.parametrize("name", SYNTHETIC)
 
 
 def colour_at(pixels: torch.Tensor, box: Box) -> str:
@@ -20,7 +20,7 @@ def colour_at(pixels: torch.Tensor, box: Box) -> str:
 
 @each
 def test_samples_depend_on_seed_and_index_alone(name):
-    _, draw = EMBEDDED[name]
+    _, draw = SYNTHETIC[name]
     first = draw(0, 5)
     draw(0, 6)
     again = draw(0, 5)
@@ -32,7 +32,7 @@ def test_samples_depend_on_seed_and_index_alone(name):
 
 @each
 def test_classes_are_even(name):
-    classes, draw = EMBEDDED[name]
+    classes, draw = SYNTHETIC[name]
     count = 40 * len(classes)
     seen = torch.bincount(torch.tensor([draw(0, i).label for i in range(count)]), minlength=len(classes))
     assert len(seen) == len(classes)

@@ -198,7 +198,7 @@ def tell_phases(tell: Callable[[str], None], blow: Blow, whole: Undisturbed) -> 
     around(callbacks, "write", "checkpoint writing", "a step")
     around(Classification, "on_train_batch_start", "a step")
     around(Classification, "on_validation_epoch_start", "a test")
-    around(training, "save_answers", "the end")
+    around(training, "save_predictions", "the end")
 
 
 def arm(blow: Blow, whole: Undisturbed) -> None:

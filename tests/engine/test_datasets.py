@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from cgnl.data.loading import EvalSet, Place, TrainSet
-from cgnl.data.synthetic import EMBEDDED
+from cgnl.data.synthetic import SYNTHETIC
 from cgnl.engine.config import Config, Data, check
 from cgnl.engine.datasets import (
     dataset_name,
@@ -50,10 +50,10 @@ def test_dataset_name_is_the_one_meant(data, name):
     assert dataset_name(data) == name
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize("name", SYNTHETIC)
 def test_open_dataset_draws_the_embedded_ones(name):
     dataset = open_dataset(Data(dataset=name, samples=10))
-    assert (dataset.name, dataset.classes) == (name, EMBEDDED[name][0])
+    assert (dataset.name, dataset.classes) == (name, SYNTHETIC[name][0])
     assert dataset.kind == ("videos" if name == "actions" else "images")
     assert (len(dataset.train), len(dataset.test), dataset.problems) == (10, 2, ())
 
@@ -183,7 +183,7 @@ def test_open_dataset_needs_to_know_where():
 def test_views_of_embedded_pictures_are_as_drawn(given):
     data = Data(dataset="parts" if given else None, samples=8)
     dataset = open_dataset(data)
-    truth = EMBEDDED["parts"][1]
+    truth = SYNTHETIC["parts"][1]
     item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[Place(2, 5)]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(0, 5).pixels)
@@ -196,7 +196,7 @@ def test_views_of_embedded_pictures_are_as_drawn(given):
 def test_views_of_embedded_clips_are_as_drawn(full):
     data = Data(dataset="actions", samples=8)
     dataset = open_dataset(data)
-    truth = EMBEDDED["actions"][1]
+    truth = SYNTHETIC["actions"][1]
     item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[Place(2, 5)]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(0, 5).pixels)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from filelock import FileLock
 
-from cgnl.data.synthetic import EMBEDDED
+from cgnl.data.synthetic import SYNTHETIC
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TRAIN_SEED
@@ -207,7 +207,7 @@ def test_train_in_processes_sums_the_gradients_of_all_samples(torchrun):
     config = load("parts", ONE_STEP)
     seed_everything(config.seed)
     network = build_network(config.model, 12)
-    samples = [EMBEDDED["parts"][1](TRAIN_SEED, index) for index in range(8)]
+    samples = [SYNTHETIC["parts"][1](TRAIN_SEED, index) for index in range(8)]
     labels = torch.tensor([sample.label for sample in samples])
     loss = F.cross_entropy(network(normalized(torch.stack([sample.pixels for sample in samples]))), labels)
     loss.backward()

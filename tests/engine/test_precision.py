@@ -146,11 +146,11 @@ def test_collected_is_in_one_order_however_many_processes_there_are(monkeypatch)
     def gather(into: list[Any], _: Any) -> None:
         into[:] = [(part.pictures, part.results) for part in parts]
 
-    expected = alone.of_all_processes()
+    expected = alone.gather()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    assert parts[0].of_all_processes() == parts[1].of_all_processes() == expected
+    assert parts[0].gather() == parts[1].gather() == expected
     assert expected[0] == [2, 4, 5, 7, 9]
 
 

@@ -10,13 +10,13 @@ import yaml
 from torch.nn.functional import cross_entropy
 
 from cgnl.engine import config
-from cgnl.engine.config import EMBEDDED, Model, build, recipes, to_yaml
+from cgnl.engine.config import SYNTHETIC, Model, build, recipes, to_yaml
 from cgnl.engine.datasets import decided
 from cgnl.engine.network import build_network
 
 load = functools.cache(config.load)
 HEADS = [f"{dataset}_r50_covariance{block}" for dataset in ("cub", "pets") for block in ("", "_cgnl1")]
-ROWS = [name for name in recipes() if name not in (*EMBEDDED, *HEADS)]
+ROWS = [name for name in recipes() if name not in (*SYNTHETIC, *HEADS)]
 
 PAPER = {
     # kernel functions on CUB
@@ -99,13 +99,15 @@ def raw(recipe: str) -> dict:
     return yaml.safe_load((config._home() / f"{recipe}.yaml").read_text())
 
 
-@pytest.mark.parametrize("recipe", [*EMBEDDED, "cub_r50_cgnl1_embedded_gaussian", "ucf101_r50", "imagenet_r152_cgnlx1"])
+@pytest.mark.parametrize(
+    "recipe", [*SYNTHETIC, "cub_r50_cgnl1_embedded_gaussian", "ucf101_r50", "imagenet_r152_cgnlx1"]
+)
 def test_recipe_is_read_back_as_it_was(recipe):
     assert build(yaml.safe_load(to_yaml(load(recipe)))) == load(recipe)
 
 
 def test_recipes_are_the_rows_of_the_paper_and_the_embedded_datasets():
-    assert sorted(recipes()) == sorted([*NUMBERS, *EMBEDDED, *HEADS])
+    assert sorted(recipes()) == sorted([*NUMBERS, *SYNTHETIC, *HEADS])
 
 
 @pytest.mark.parametrize("recipe", ROWS)
@@ -123,7 +125,7 @@ def test_recipe_reports_a_higher_top5_than_top1(recipe):
     assert 50 < PAPER[recipe][0] < PAPER[recipe][1] < 100
 
 
-@pytest.mark.parametrize("recipe", EMBEDDED)
+@pytest.mark.parametrize("recipe", SYNTHETIC)
 def test_recipe_of_an_embedded_dataset_stands_by_itself(recipe):
     loaded = load(recipe)
     assert loaded.paper is None

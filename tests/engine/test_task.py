@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from cgnl.data.loading import Batch
-from cgnl.data.synthetic import EMBEDDED
+from cgnl.data.synthetic import SYNTHETIC
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TEST_SEED
@@ -80,7 +80,7 @@ def test_tally_does_not_lose_small_losses_in_a_large_sum():
 def test_classification_test_equals_the_saved_network_by_hand(run, settings):
     result = run(data__samples=72, optim__lr=2.0, **settings)
     network = open_trained(result.folder / "last.ckpt").network
-    samples = [EMBEDDED["parts"][1](TEST_SEED, index) for index in range(18)]
+    samples = [SYNTHETIC["parts"][1](TEST_SEED, index) for index in range(18)]
     labels = torch.tensor([sample.label for sample in samples])
     with torch.no_grad():
         logits = network(normalized(torch.stack([sample.pixels for sample in samples])))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cgnl.engine.config import load, to_yaml
-from cgnl.engine.predictions import Answer
+from cgnl.engine.predictions import Prediction
 from cgnl.experiments.runs import Run, digest, outcomes, read_outcome, run_name
 
 
@@ -88,12 +88,12 @@ def test_run_is_finished_when_everything_is_written(ended, tmp_path):
 
 
 def test_digest_is_of_samples_wherever_they_are():
-    def answers(root: str, predicted: str = "x", label: str = "x") -> list[Answer]:
+    def predictions(root: str, predicted: str = "x", label: str = "x") -> list[Prediction]:
         return [
-            Answer(0, label, predicted, 0.5, f"{root}/birds/1.jpg"),
-            Answer(1, "x", "x", 0.5, f"{root}/birds/2.jpg"),
+            Prediction(0, label, predicted, 0.5, f"{root}/birds/1.jpg"),
+            Prediction(1, "x", "x", 0.5, f"{root}/birds/2.jpg"),
         ]
 
-    assert digest(answers("/here")) == digest(answers("/there/data", predicted="y"))
-    assert digest(answers("/here")) != digest(answers("/here", label="y"))
-    assert digest(answers("/here")) != digest(answers("/here")[::-1])
+    assert digest(predictions("/here")) == digest(predictions("/there/data", predicted="y"))
+    assert digest(predictions("/here")) != digest(predictions("/here", label="y"))
+    assert digest(predictions("/here")) != digest(predictions("/here")[::-1])

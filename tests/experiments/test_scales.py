@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cgnl.engine.config import EMBEDDED, load
+from cgnl.engine.config import SYNTHETIC, load
 from cgnl.engine.network import build_network
 from cgnl.experiments.scales import settings_of, words
 from cgnl.experiments.tables import TABLES
@@ -34,7 +34,7 @@ def test_settings_of_embedded_need_nothing():
         if name in ("coco", "cityscapes"):
             continue
         config = row.config(settings_of(row, "embedded"))
-        assert config.data.dataset in EMBEDDED
+        assert config.data.dataset in SYNTHETIC
         assert config.model.weights is None
         if str(config.model) not in seen:
             with torch.device("meta"):

@@ -82,5 +82,5 @@ def test_diagnose_shuffles_the_frames_that_a_test_gives_a_network(run, tmp_path)
     for context in (nullcontext(), frames_shuffled(test.trained.network)):
         with context:
             test.run()
-        scores.append([answer.score for answer in test.task.answers])
+        scores.append([prediction.score for prediction in test.task.predictions])
     assert scores[0] != scores[1]

@@ -23,7 +23,7 @@ def folder(tmp_path):
     def write(
         name: str = "one",
         rows: list[dict[str, Any]] | None = None,
-        answers: list[tuple] | None = None,
+        predictions: list[tuple] | None = None,
         results: dict[str, float] | None = None,
         recipe: str = "parts",
         command: str | None = None,
@@ -40,8 +40,11 @@ def folder(tmp_path):
             columns = list(dict.fromkeys(column for row in rows for column in row))
             lines = [",".join(columns), *(",".join(str(row.get(c, "")) for c in columns) for row in rows)]
             (place / "metrics.csv").write_text("\n".join(lines) + "\n")
-        if answers is not None:
-            lines = ["sample,label,predicted,score,name", *(",".join(map(str, answer)) for answer in answers)]
+        if predictions is not None:
+            lines = [
+                "sample,label,predicted,score,name",
+                *(",".join(map(str, prediction)) for prediction in predictions),
+            ]
             (place / "predictions.csv").write_text("\n".join(lines) + "\n")
         if results is not None:
             (place / "results.json").write_text(json.dumps(results))

@@ -237,15 +237,17 @@ def test_file_that_is_no_picture_gets_a_sentence(page):
     assert "words.png cannot be read: it is not an image" in message
     assert "Traceback" not in page.content()
     assert "/" not in message
-    page.wait_for_function("document.querySelector('#caption0').innerText.trim() === ''")  # no answer of another file
+    page.wait_for_function(
+        "document.querySelector('#caption0').innerText.trim() === ''"
+    )  # no prediction of another file
     assert page.locator("#look0 img").count() == 0
     assert page.locator("#download").is_disabled()
 
 
 def get(address: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            return answer.status, answer.read()
+        with urllib.request.urlopen(address, timeout=60) as prediction:
+            return prediction.status, prediction.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
 
@@ -279,8 +281,8 @@ def upload_by_hand(served: str, file: object, visitor: str, *others: object) -> 
     request = urllib.request.Request(
         f"{served}/gradio_api/queue/join", json.dumps(session).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        assert answer.status == 200
+    with urllib.request.urlopen(request, timeout=60) as prediction:
+        assert prediction.status == 200
     with urllib.request.urlopen(f"{served}/gradio_api/queue/data?session_hash={visitor}", timeout=60) as events:
         return [json.loads(line[6:]) for line in events.read().decode().splitlines() if line.startswith("data: ")]
 
@@ -315,8 +317,8 @@ def test_server_refuses_files_that_are_too_large(served):
     headers = {"Content-Type": f"multipart/form-data; boundary={mark}"}
     request = urllib.request.Request(f"{served}/gradio_api/upload", body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            status = answer.status
+        with urllib.request.urlopen(request, timeout=60) as prediction:
+            status = prediction.status
     except urllib.error.HTTPError as error:
         status = error.code
     except (BrokenPipeError, ConnectionError, urllib.error.URLError):  # it stopped listening before the end

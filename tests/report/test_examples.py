@@ -9,7 +9,7 @@ from torch import nn
 
 from cgnl import CGNL, explain
 from cgnl.engine.config import load
-from cgnl.engine.predictions import Answer
+from cgnl.engine.predictions import Prediction
 from cgnl.report.examples import Samples, chosen, strongest_place, thumbnail
 
 
@@ -35,7 +35,7 @@ def test_thumbnails_of_a_clip_show_its_middle():
     source = Samples(config).source
     assert source is not None
     middle = source.read(1, lambda count: [count // 2])
-    markup = Samples(config).thumbnails([Answer(1, "a", "b", 0.5, "actions 1")])
+    markup = Samples(config).thumbnails([Prediction(1, "a", "b", 0.5, "actions 1")])
 
     found = opened(base64.b64decode(str(markup).split("base64,")[1].split('"')[0]))
     assert abs(found - middle[0].permute(1, 2, 0).numpy()).mean() < 25
@@ -43,17 +43,18 @@ def test_thumbnails_of_a_clip_show_its_middle():
 
 def test_thumbnails_leave_out_samples_that_are_others_now():
     samples = Samples(load("parts", {"data.samples": 8}))
-    assert str(samples.thumbnails([Answer(1, "a", "b", 0.5, "parts 1")])).count("<img") == 1
-    gone = [Answer(1, "a", "b", 0.5, "parts 7"), Answer(2, "a", "b", 0.5, "parts 2")]  # there are two
+    assert str(samples.thumbnails([Prediction(1, "a", "b", 0.5, "parts 1")])).count("<img") == 1
+    gone = [Prediction(1, "a", "b", 0.5, "parts 7"), Prediction(2, "a", "b", 0.5, "parts 2")]  # there are two
     assert samples.thumbnails(gone) is None
 
 
 def test_chosen_are_the_surest_and_the_least_sure():
-    answers = [
-        Answer(i, "a", p, s) for i, (p, s) in enumerate([("a", 0.5), ("a", 0.9), ("b", 0.7), ("b", 0.8), ("a", 0.3)])
+    predictions = [
+        Prediction(i, "a", p, s)
+        for i, (p, s) in enumerate([("a", 0.5), ("a", 0.9), ("b", 0.7), ("b", 0.8), ("a", 0.3)])
     ]
-    assert [a.sample for a in chosen(answers).values()] == [1, 3, 4]
-    assert [a.sample for a in chosen(answers[:1]).values()] == [0]
+    assert [a.sample for a in chosen(predictions).values()] == [1, 3, 4]
+    assert [a.sample for a in chosen(predictions[:1]).values()] == [0]
     assert chosen([]) == {}
 
 

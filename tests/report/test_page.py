@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from cgnl import explain
-from cgnl.data.synthetic import EMBEDDED
+from cgnl.data.synthetic import SYNTHETIC
 from cgnl.data.transforms import network_input
 from cgnl.engine.checkpoint import Trained
 from cgnl.engine.config import load
-from cgnl.engine.inputs import see
+from cgnl.engine.inputs import read_input
 from cgnl.report import page
 from tests.engine.conftest import read_picture, write_frame_folders, write_pictures
 
@@ -153,15 +153,15 @@ def test_write_examples_only_of_embedded_data(looked, tmp_path):
     assert page.write_examples(looked.network, tmp_path) == []
 
 
-@pytest.mark.parametrize("dataset", EMBEDDED)
+@pytest.mark.parametrize("dataset", SYNTHETIC)
 def test_write_examples_are_test_samples_and_can_be_looked_at(dataset, tmp_path):
-    classes, draw = EMBEDDED[dataset]
+    classes, draw = SYNTHETIC[dataset]
     kind = "videos" if dataset == "actions" else "images"
     trained = Trained(nn.Identity(), classes, kind, load(dataset, {"data.dataset": dataset}))
     paths = page.write_examples(page.Network("", trained, "cpu"), tmp_path, count=2)
     assert len(paths) == 2
     for index, path in enumerate(paths):
-        expected, found = draw(1, index), see(trained, path).pixels
+        expected, found = draw(1, index), read_input(trained, path).pixels
         assert path.stem == f"{index}-{classes[expected.label].replace(' ', '-')}"
         assert found.shape == expected.pixels.shape
         assert (found.float() - expected.pixels.float()).abs().mean() < (1e-6 if kind == "images" else 30)

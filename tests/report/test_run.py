@@ -6,27 +6,27 @@ from .conftest import ANSWERS, RESULTS, ROWS
 
 
 def test_read_run_of_a_finished_run(folder):
-    run = read_run(folder(rows=ROWS, results=RESULTS, answers=ANSWERS, command="cgnl train parts seed=3"))
+    run = read_run(folder(rows=ROWS, results=RESULTS, predictions=ANSWERS, command="cgnl train parts seed=3"))
     assert (run.title, run.finished, run.results, run.seconds) == ("one", True, RESULTS, 75.0)
     assert run.rows[0].keys() == ROWS[0].keys()
     assert run.rows[1] == {name: float(value) for name, value in ROWS[1].items()}
     assert run.speed == 20.0
-    assert [a.right for a in run.answers] == [True, False, False, True]
+    assert [a.right for a in run.predictions] == [True, False, False, True]
     assert run.command == "cgnl train parts seed=3"
 
 
 def test_read_run_of_one_under_way(folder):
     run = read_run(folder(rows=ROWS))
-    assert (run.finished, run.results["test_top1"], run.seconds, run.answers) == (False, 0.375, 70, ())
+    assert (run.finished, run.results["test_top1"], run.seconds, run.predictions) == (False, 0.375, 70, ())
 
 
 @pytest.mark.parametrize(
     ("classes", "top5", "said"), [(5, 1.0, False), (6, 1.0, True), (0, 1.0, False), (0, 0.9, True)]
 )
 def test_read_run_leaves_out_a_top5_that_is_always_right(folder, classes, top5, said):
-    answers = [(i, f"class{i}", "class0", 0.5, "") for i in range(classes)]  # none in a run that is under way
+    predictions = [(i, f"class{i}", "class0", 0.5, "") for i in range(classes)]  # none in a run that is under way
     rows = [{"epoch": 1, "test_top5": top5}, {"epoch": 2, "test_top5": 1.0}]
-    run = read_run(folder(rows=rows, results={"test_top5": 1.0, "test_top1": 0.5}, answers=answers))
+    run = read_run(folder(rows=rows, results={"test_top5": 1.0, "test_top1": 0.5}, predictions=predictions))
     assert ["test_top5" in numbers for numbers in (*run.rows, run.results)] == [said] * 3
 
 

@@ -29,12 +29,12 @@ def test_numbers_of_several_runs_stand_side_by_side(folder):
 
 
 def test_numbers_of_different_tests_say_so(folder):
-    moved = [(*answer[:4], f"elsewhere/{answer[4]}") for answer in ANSWERS]
+    moved = [(*prediction[:4], f"elsewhere/{prediction[4]}") for prediction in ANSWERS]
     cases = {"same": (ANSWERS, 4), "moved": (moved, 4), "other": ([*ANSWERS[:3], (3, "red", "red", 0.6, "x")], 4)}
     cases |= {"fewer": (ANSWERS[:3], 3), "unknown": (None, 4), "counted": (None, 3)}
     runs = {
-        name: read_run(folder(name, answers=answers, results={"test_top1": 0.5, "test_count": count}))
-        for name, (answers, count) in cases.items()
+        name: read_run(folder(name, predictions=predictions, results={"test_top1": 0.5, "test_count": count}))
+        for name, (predictions, count) in cases.items()
     }
     said = [name for name, run in runs.items() if "different samples" in words(sections.numbers([runs["same"], run]))]
     assert said == ["other", "fewer", "counted"]
@@ -45,7 +45,7 @@ def test_numbers_before_any_test(folder):
 
 
 def test_classes_are_escaped_and_the_worst_is_first(folder):
-    markup = sections.classes([read_run(folder(answers=ANSWERS))])
+    markup = sections.classes([read_run(folder(predictions=ANSWERS))])
     read = Reader(markup or "")
     assert "script" not in [name for name, _ in read.tags]
     assert read.text.index("red33.3%1 of 3") < read.text.index("<script>100.0%1 of 1")
@@ -53,7 +53,7 @@ def test_classes_are_escaped_and_the_worst_is_first(folder):
 
 def test_classes_of_several_runs_are_ordered_by_their_spread(folder):
     other = [(0, "red", "red", 0.9, "x"), (1, "<script>", "<script>", 0.9, "y"), (2, "only here", "red", 0.9, "z")]
-    runs = [read_run(folder("one", answers=ANSWERS)), read_run(folder("two", answers=other))]
+    runs = [read_run(folder("one", predictions=ANSWERS)), read_run(folder("two", predictions=other))]
     said = words(sections.classes(runs))
     assert "red33.3%100.0%66.7" in said
     assert said.index("red33.3%") < said.index("<script>100.0%100.0%0.0")
@@ -61,14 +61,14 @@ def test_classes_of_several_runs_are_ordered_by_their_spread(folder):
 
 
 def test_many_classes_are_folded(folder):
-    answers = [(i, f"class{i}", "class0", 0.5, "") for i in range(40)]
-    markup = sections.classes([read_run(folder(answers=answers))])
+    predictions = [(i, f"class{i}", "class0", 0.5, "") for i in range(40)]
+    markup = sections.classes([read_run(folder(predictions=predictions))])
     assert "15 more" in words(markup)
     assert [name for name, _ in Reader(markup or "").tags].count("details") == 1
 
 
 def test_confused_names_pairs_and_shows_them(folder):
-    read = Reader(sections.confused([read_run(folder(answers=ANSWERS))]) or "")
+    read = Reader(sections.confused([read_run(folder(predictions=ANSWERS))]) or "")
     assert "2 of 4 test samples were taken for another class" in read.text
     assert "red taken for <script>: 2 of 3" in read.text
     pictures = [attributes for name, attributes in read.tags if name == "img"]
@@ -77,18 +77,18 @@ def test_confused_names_pairs_and_shows_them(folder):
 
 
 def test_confused_without_its_samples(folder, tmp_path):
-    run = read_run(folder(answers=ANSWERS, data__dataset="folder", data__root=str(tmp_path / "gone")))
+    run = read_run(folder(predictions=ANSWERS, data__dataset="folder", data__root=str(tmp_path / "gone")))
     read = Reader(sections.confused([run]) or "")
     assert "The samples cannot be shown: " in read.text
     assert "img" not in [name for name, _ in read.tags]
 
 
 def test_confused_by_nothing(folder):
-    assert "All of the 1 test samples" in words(sections.confused([read_run(folder(answers=ANSWERS[:1]))]))
+    assert "All of the 1 test samples" in words(sections.confused([read_run(folder(predictions=ANSWERS[:1]))]))
 
 
 def test_matrix_counts_every_pair(folder):
-    rows = (sections.matrix(read_run(folder(answers=ANSWERS))) or "").split("<tr>")[2:]
+    rows = (sections.matrix(read_run(folder(predictions=ANSWERS))) or "").split("<tr>")[2:]
     assert [Reader(row).text for row in rows] == ["<script>1", "red21"]
 
 

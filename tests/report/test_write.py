@@ -6,7 +6,7 @@ import re
 import pytest
 
 from cgnl.commands.report import report as command
-from cgnl.engine.predictions import read_answers
+from cgnl.engine.predictions import read_predictions
 from tests.engine.conftest import options
 
 from .conftest import ANSWERS, RESULTS, ROWS
@@ -59,11 +59,11 @@ def test_report_of_a_run_writes_the_same_again(train, cgnl, tmp_path):
 
 def test_report_tests_again_only_where_nothing_was_written_down(train, cgnl, tmp_path):
     train()
-    answers = read_answers(tmp_path / "run")
+    predictions = read_predictions(tmp_path / "run")
     (tmp_path / "run" / "predictions.csv").unlink()
     status, out, _ = cgnl("report", tmp_path / "run")
     assert (status, "is tested" in out) == (0, True)
-    assert read_answers(tmp_path / "run") == answers
+    assert read_predictions(tmp_path / "run") == predictions
     assert "is tested" not in cgnl("report", tmp_path / "run")[1]
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from ..data.check import check, table
 from ..data.readers import READERS
-from ..data.synthetic import EMBEDDED
+from ..data.synthetic import SYNTHETIC
 from ..data.synthetic_files import draw
 from ..spelling import counted, nearest
 
@@ -59,7 +59,7 @@ def data(
         given = {"annotations": annotations, "images": images}
         _check(words[0], dataset, {name: value for name, value in given.items() if value is not None}, min_frames)
     elif action == "draw":
-        name = _known(dataset or next(iter(EMBEDDED)), EMBEDDED, action)
+        name = _known(dataset or next(iter(SYNTHETIC)), SYNTHETIC, action)
         classes = draw(name, words[0], count, seed)
         print(f"{counted(count, 'sample')} of {counted(len(classes), 'class')} in {words[0]}")
     elif action == "shrink":

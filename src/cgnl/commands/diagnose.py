@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.checkpoint import check_names
-from ..engine.config import EMBEDDED
+from ..engine.config import SYNTHETIC
 from ..engine.evaluate import prepare
 from ..explain.diagnose import run, table, write
 from ..extras import need
@@ -26,7 +26,7 @@ def diagnose(
         need("matplotlib", "explain")
     test = prepare(checkpoint, {"devices": 1} | settings | ({"data.root": folder} if folder else {}))
     check_names(test.trained, checkpoint)
-    if folder and test.dataset.name in EMBEDDED:
+    if folder and test.dataset.name in SYNTHETIC:
         raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is drawn and has no folder")
     result = run(test, block)
     print("\n".join(table(result, len(test.dataset.test))))

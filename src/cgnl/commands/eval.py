@@ -5,7 +5,7 @@ from typing import Any
 
 from ..engine.evaluate import evaluate
 from ..engine.messages import NAMES
-from ..engine.trainer import first_process
+from ..engine.trainer import is_rank_zero
 
 
 def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
@@ -23,9 +23,9 @@ def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> No
     for path in paths:
         result = evaluate(path, settings)
         results.append(result)
-        if first_process() and not json:
+        if is_rank_zero() and not json:
             print("\n".join([f"{path}{result['of']}", *result["words"]]))
-    if not first_process():
+    if not is_rank_zero():
         return
     metric = results[0]["metric"]
     mean = sum(result["test"][f"test_{metric}"] for result in results) / len(results)

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..data.readers import cub_parts
 from ..engine.atomic_io import make_folder
 from ..engine.checkpoint import check_names, open_trained
-from ..engine.inputs import see
+from ..engine.inputs import read_input
 from ..engine.predict import find_device
 from ..explain import figure
 from ..explain.look import look, look_at_head, title_of
@@ -73,7 +73,7 @@ def explain(
         check_names(trained, path)
         if target.suffix.lower() == ".mp4" and trained.kind == "images":
             raise ValueError(f"{output} is a video, and the network was trained on pictures: give a .png")
-        seen = see(trained, file)
+        seen = read_input(trained, file)
         network = trained.network.to(find_device(device))
         title = title_of(path, paths)
         if head or (second_order_pools(network) and not blocks_of(network)):

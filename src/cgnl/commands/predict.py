@@ -9,7 +9,7 @@ from typing import Any
 
 from ..engine.checkpoint import Trained, open_trained
 from ..engine.onnx import open_onnx
-from ..engine.predict import Prediction, find, find_device, predictions
+from ..engine.predict import FilePrediction, find, find_device, predictions
 from ..spelling import printable
 
 
@@ -75,7 +75,7 @@ def _find_objects(
     return (predict_objects.json if json else predict_objects.table)(results)
 
 
-def _table(results: Iterator[Prediction]) -> list[str]:
+def _table(results: Iterator[FilePrediction]) -> list[str]:
     failed = []
     for r in results:
         if r.problem:
@@ -87,7 +87,7 @@ def _table(results: Iterator[Prediction]) -> list[str]:
     return failed
 
 
-def _json(results: Iterator[Prediction]) -> list[str]:
+def _json(results: Iterator[FilePrediction]) -> list[str]:
     failed, rows = [], []
     for r in results:
         row: dict[str, Any] = {"file": str(r.path)}
@@ -102,7 +102,7 @@ def _json(results: Iterator[Prediction]) -> list[str]:
     return failed
 
 
-def _csv(results: Iterator[Prediction]) -> list[str]:
+def _csv(results: Iterator[FilePrediction]) -> list[str]:
     failed = []
     writer = csv_module.writer(sys.stdout)
     writer.writerow(("file", "rank", "class", "probability"))

@@ -5,7 +5,7 @@ from pathlib import Path
 from ..engine.atomic_io import make_folder
 from ..extras import need
 from ..report.run import read_runs
-from ..report.write import with_answers, write
+from ..report.write import with_predictions, write
 
 
 def report(run: str, *more: str, output: str | None = None, test: bool = False) -> None:
@@ -20,7 +20,7 @@ def report(run: str, *more: str, output: str | None = None, test: bool = False) 
     need("matplotlib", "explain")
     if output and Path(output).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{output} must end in .html")
-    runs = [with_answers(r, test) for r in read_runs([run, *more])]
+    runs = [with_predictions(r, test) for r in read_runs([run, *more])]
     usual = runs[0].folder.parent / "comparison.html" if more else runs[0].folder / "report.html"
     target = Path(output) if output else usual
     make_folder(target.parent)

@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from ..engine.config import EMBEDDED, Data, load
+from ..engine.config import SYNTHETIC, Data, load
 from ..engine.datasets import dataset_name
 from ..engine.train import train as train_run
 from ..report.write import try_to_report
@@ -21,7 +21,7 @@ def train(recipe: str | None = None, *, resume: bool = False, **settings: Any) -
     if recipe is None:
         known: dict[str, Any] = {name: settings.get(f"data.{name}") for name in ("dataset", "root", "annotations")}
         name = dataset_name(Data(**known))
-        recipe = name if name in EMBEDDED else "base_objects" if name == "coco" else None
+        recipe = name if name in SYNTHETIC else "base_objects" if name == "coco" else None
     train_run(load(recipe, settings), resume, repeat_by(given, settings), on_end=try_to_report)
 
 

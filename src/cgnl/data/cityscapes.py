@@ -73,7 +73,7 @@ def convert(root: Path | str, out: Path | str, say: Callable[[str], None] = prin
     """Write ``out/annotations/instances_train.json`` and ``instances_val.json``, and link or copy the pictures.
 
     Polygons are drawn at their own size, as Cityscapes' tools do, and then brought to that of the picture: a pixel
-    belongs to an object that covers more than half of it. Drawn at the picture's size they would be thicker, because
+    belongs to an object that covers more than half of it. At the picture's size they would be thicker, because
     an outline is as wide as a pixel.
 
     Args:

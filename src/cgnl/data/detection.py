@@ -26,7 +26,7 @@ class Target(NamedTuple):
     """uint8 [N, H, W]."""
 
 
-class SceneBatch(NamedTuple):
+class DetectionBatch(NamedTuple):
     """Pictures of different sizes for one step, all in a row: many small tensors would take long to hand over."""
 
     pixels: Tensor
@@ -47,7 +47,7 @@ class SceneBatch(NamedTuple):
         """What lies on a device."""
         return self.pixels, self.boxes, self.labels, self.masks
 
-    def to(self, device: torch.device | str) -> "SceneBatch":
+    def to(self, device: torch.device | str) -> "DetectionBatch":
         names = ("pixels", "boxes", "labels", "masks")
         return self._replace(**{name: getattr(self, name).to(device, non_blocking=True) for name in names})
 
@@ -64,13 +64,13 @@ class SceneBatch(NamedTuple):
         return [Target(*row)._asdict() for row in zip(boxes, labels, masks, strict=True)]
 
 
-class SceneTrainSet(Dataset[SceneBatch]):
+class DetectionTrainSet(Dataset[DetectionBatch]):
     """Pictures to learn from, mirrored half the time. One that cannot be read is replaced by the next that can."""
 
     def __init__(self, scenes: Sequence[Scene], seed: int, flip: bool, bad_limit: int):
         self.scenes, self.seed, self.flip, self.bad_limit = scenes, seed, flip, bad_limit
 
-    def __getitems__(self, places: Sequence[Place]) -> SceneBatch:
+    def __getitems__(self, places: Sequence[Place]) -> DetectionBatch:
         rows, samples, problems = [], [], []
         for place in places:
             found, index, reasons = first_readable(self._read, place.sample, len(self.scenes), self.bad_limit)
@@ -87,13 +87,13 @@ class SceneTrainSet(Dataset[SceneBatch]):
         return read_scene(self.scenes[index]), target_of(self.scenes[index])
 
 
-class SceneEvalSet(Dataset[SceneBatch]):
+class DetectionEvalSet(Dataset[DetectionBatch]):
     """Pictures as they are, without their objects."""
 
     def __init__(self, scenes: Sequence[Scene]):
         self.scenes = scenes
 
-    def __getitems__(self, indices: Sequence[int]) -> SceneBatch:
+    def __getitems__(self, indices: Sequence[int]) -> DetectionBatch:
         rows, samples, problems = [], [], []
         for index in indices:
             try:
@@ -165,13 +165,13 @@ def aspect_groups(scenes: Sequence[Scene]) -> list[int]:
     return [round(3 * math.log2(min(max(scene.width / scene.height, 0.5), 2))) for scene in scenes]
 
 
-def _batch(rows: Sequence[tuple[Tensor, Target]], samples: Sequence[int], problems: Sequence[str]) -> SceneBatch:
+def _batch(rows: Sequence[tuple[Tensor, Target]], samples: Sequence[int], problems: Sequence[str]) -> DetectionBatch:
     def row(tensors: list[Tensor], empty: Tensor) -> Tensor:
         return torch.cat([empty, *tensors])
 
     targets = [target for _, target in rows]
     pixel, box, label = torch.empty(0, dtype=torch.uint8), torch.empty(0, 4), torch.empty(0, dtype=torch.long)
-    return SceneBatch(
+    return DetectionBatch(
         row([pixels.flatten() for pixels, _ in rows], pixel),
         tuple((pixels.shape[1], pixels.shape[2]) for pixels, _ in rows),
         torch.tensor(samples, dtype=torch.long),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .images import read_image
 from .index import Index, Kind, Sample, Scene, UnreadableError
-from .synthetic import EMBEDDED, Drawing
+from .synthetic import SYNTHETIC, Drawing
 from .video import Pick, read_frames
 
 
@@ -62,12 +62,12 @@ class Files:
             raise UnreadableError(path, error.strerror or error) from error
 
 
-class Drawn:
+class SyntheticSource:
     """Samples of an embedded dataset."""
 
     def __init__(self, dataset: str, seed: int, count: int):
         self.dataset, self.seed, self.count = dataset, seed, count
-        self.classes, self.draw = EMBEDDED[dataset]
+        self.classes, self.draw = SYNTHETIC[dataset]
         self._last = (0, self.draw(seed, 0))  # whoever reads a sample asks for its label next
         self.kind: Kind = "videos" if self._last[1].pixels.ndim == 4 else "images"
 
@@ -91,7 +91,7 @@ class Drawn:
         return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
 
 
-class Held:
+class CachedSource:
     """Samples of another source, all decoded once and held in the memory of a device."""
 
     def __init__(self, source: Source, device: torch.device | str, workers: int = 4):

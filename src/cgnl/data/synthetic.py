@@ -88,7 +88,7 @@ def actions(seed: int, index: int, frames: int = 16, size: int = 64) -> Drawing:
     return Drawing(clip.clamp(0, 255).byte(), label, (first, second))
 
 
-EMBEDDED: dict[str, tuple[tuple[str, ...], Callable[[int, int], Drawing]]] = {
+SYNTHETIC: dict[str, tuple[tuple[str, ...], Callable[[int, int], Drawing]]] = {
     "parts": (PARTS, parts),
     "relation": (RELATION, relation),
     "actions": (ACTIONS, actions),

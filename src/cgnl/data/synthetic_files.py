@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .images import to_image
-from .synthetic import EMBEDDED
+from .synthetic import SYNTHETIC
 
 
 def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str, ...]:
@@ -13,7 +13,7 @@ def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str
         raise ValueError(f"count = {count} must be at least 1")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ValueError(f"{root} is there already")
-    classes, sample = EMBEDDED[dataset]
+    classes, sample = SYNTHETIC[dataset]
     for index in range(count):
         drawing = sample(seed, index)
         path = root / classes[drawing.label] / f"{index:05}"

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from ..extras import need
 from ..spelling import first_line, nearest
 
-EMBEDDED = ("parts", "relation", "actions")
+SYNTHETIC = ("parts", "relation", "actions")
 LARGEST, DEEPEST = 2**20, 20
 """Letters of a recipe, and how many groups may be in one another."""
 

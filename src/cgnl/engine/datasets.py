@@ -9,9 +9,9 @@ from typing import Any
 from ..data.index import Index, Kind, Scene
 from ..data.loading import View
 from ..data.readers import READERS
-from ..data.sources import Drawn, Files, at_most, hold_out
+from ..data.sources import Files, SyntheticSource, at_most, hold_out
 from ..spelling import counted, nearest
-from .config import EMBEDDED, LONGEST_SIDE, Data
+from .config import LONGEST_SIDE, SYNTHETIC, Data
 
 TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
 TRAIN_SEED, TEST_SEED, VALIDATION_SEED = 0, 1, 2
@@ -46,13 +46,13 @@ def dataset_name(data: Data) -> str:
 def open_dataset(data: Data) -> Dataset:
     """Find the samples; nothing is decoded."""
     name = dataset_name(data)
-    if name in EMBEDDED:
-        train, fewer = Drawn(name, TRAIN_SEED, data.samples), max(1, data.samples // 4)
+    if name in SYNTHETIC:
+        train, fewer = SyntheticSource(name, TRAIN_SEED, data.samples), max(1, data.samples // 4)
         seed = VALIDATION_SEED if data.test_on == "validation" else TEST_SEED
-        test = train if data.test_on == "train" else Drawn(name, seed, fewer)
+        test = train if data.test_on == "train" else SyntheticSource(name, seed, fewer)
         return Dataset(name, train.classes, train.kind, train, test)
     if name not in READERS:
-        raise ValueError(f"there is no dataset {name!r}{nearest(name, [*EMBEDDED, *READERS])}")
+        raise ValueError(f"there is no dataset {name!r}{nearest(name, [*SYNTHETIC, *READERS])}")
     if data.root is None and data.annotations is None:
         raise ValueError(f"data.root must say where {name} is")
     index = read_index(data)
@@ -123,7 +123,7 @@ def read_index(data: Data) -> Index:
 
 def view_in_training(data: Data) -> View:
     """How the network sees training samples."""
-    if dataset_name(data) in EMBEDDED:
+    if dataset_name(data) in SYNTHETIC:
         return _as_drawn(dataset_name(data))
     return View(data.size, data.area, data.flip, frames=data.frames, stride=data.stride)
 
@@ -142,7 +142,7 @@ def decided(data: Data) -> Data:
 
 def view_in_test(data: Data, kind: Kind, full: bool = True) -> View:
     """How the network sees test samples: in full, or one view of each."""
-    if dataset_name(data) in EMBEDDED:
+    if dataset_name(data) in SYNTHETIC:
         return _as_drawn(dataset_name(data))
     short_side = short_side_in_test(data)
     size = data.test_size or (data.size if kind == "images" else short_side)
@@ -156,5 +156,5 @@ def view_in_test(data: Data, kind: Kind, full: bool = True) -> View:
 
 def _as_drawn(name: str) -> View:
     """Embedded samples are seen whole: a crop could cut off what their class depends on."""
-    pixels = Drawn(name, TRAIN_SEED, 1).read(0, range)
+    pixels = SyntheticSource(name, TRAIN_SEED, 1).read(0, range)
     return View(None, frames=len(pixels), stride=1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.coco import ground_truth
-from ..data.detection import SceneBatch, encode
+from ..data.detection import DetectionBatch, encode
 from ..data.index import Scene
 from .config import Data
 from .datasets import short_side_in_test
@@ -46,13 +46,13 @@ class Detection(Task):
     def about(self) -> dict[str, Any]:
         return {"ids": list(self.ids)}
 
-    def learn(self, batch: SceneBatch) -> Tensor:
+    def learn(self, batch: DetectionBatch) -> Tensor:
         set_size(self.network, self.config.data, training=True)
         losses = self.network(batch.pictures(), batch.targets())
         self.train_tally.update(losses, len(batch.samples))
         return torch.stack(list(losses.values())).sum()
 
-    def validation_step(self, batch: SceneBatch, batch_idx: int) -> None:  # noqa: ARG002
+    def validation_step(self, batch: DetectionBatch, batch_idx: int) -> None:  # noqa: ARG002
         self.note(batch)
         if not len(batch.samples):
             return
@@ -64,7 +64,7 @@ class Detection(Task):
 
     def on_validation_epoch_end(self) -> None:
         self.gather_problems()
-        pictures, results = self.collected.of_all_processes()
+        pictures, results = self.collected.gather()
         self.collected, read = Collected(), set(pictures)
         truth = ground_truth([scene for scene in self.scenes if scene.id in read], self.ids)
         self.conclude_test(average_precision(truth, results) | {"count": len(pictures)} if read else {"count": 0})

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data.sources import Held
+from ..data.sources import CachedSource
 from ..spelling import counted
 from .checkpoint import Trained, open_trained
-from .config import EMBEDDED, Config, build, merge, nested, plain
+from .config import SYNTHETIC, Config, build, merge, nested, plain
 from .datasets import Dataset, best_metric, dataset_name, open_dataset
 from .loaders import Loaders
 from .messages import describe
@@ -36,7 +36,7 @@ class Test:
 
 
 def prepare(
-    checkpoint: str | Path, settings: dict[str, Any] | None = None, held: dict[str, Held] | None = None
+    checkpoint: str | Path, settings: dict[str, Any] | None = None, held: dict[str, CachedSource] | None = None
 ) -> Test:
     """Everything that a test needs; ``held`` are samples that are decoded already."""
     from .trainer import make_trainer
@@ -52,7 +52,7 @@ def prepare(
     trained = open_trained(checkpoint)
     machine = {"devices": None, "nodes": 1, "accelerator": "auto", "data": {"workers": None, "cache": "none"}}
     config = build(merge(merge(plain(trained.config), machine), overrides))
-    root = config.data.root if dataset_name(config.data) not in EMBEDDED else None
+    root = config.data.root if dataset_name(config.data) not in SYNTHETIC else None
     if root is not None and not Path(root).exists() and "root" not in overrides.get("data", {}):
         raise ValueError(f"{checkpoint} was trained on {root}, which is not here: data.root=FOLDER says where it is")
     dataset = open_dataset(config.data)

@@ -44,7 +44,7 @@ class Watch:
         Where the loss is ``scaled``, gradients overflow as long as the scale is too large, and only losses tell.
         """
         bad = self._lost.clone() if scaled else ~norm.isfinite()
-        if scaled and distributed.count() > 1:
+        if scaled and distributed.world_size() > 1:
             bad = bad.int()
             dist.all_reduce(bad)
         self._state[step % self.late] = bad
@@ -160,4 +160,4 @@ def why(network: nn.Module, learn: Callable[[], Tensor]) -> str | None:
 
 def _of_any(reason: str | None) -> str | None:
     """The reason of the first process that has one."""
-    return next((known for known in distributed.of_all(reason) if known), None)
+    return next((known for known in distributed.all_gather(reason) if known), None)

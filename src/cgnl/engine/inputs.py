@@ -16,7 +16,7 @@ from .predict import find
 
 
 @dataclass(frozen=True)
-class Seen:
+class FileInput:
     """The middle of a picture, or of the clip in the middle of a video."""
 
     pixels: Tensor
@@ -57,7 +57,7 @@ class Seen:
         return (x - self.box.left) * width / self.box.width, (y - self.box.top) * height / self.box.height
 
 
-def see(trained: Trained, file: Path | str) -> Seen:
+def read_input(trained: Trained, file: Path | str) -> FileInput:
     """What a network sees of a file when it looks once."""
     paths = find([file], trained.kind)
     if len(paths) > 1:
@@ -74,12 +74,12 @@ def see(trained: Trained, file: Path | str) -> Seen:
     pixels = Files([Sample(paths[0], 0)], trained.kind).read(0, pick)
     height, width = pixels.shape[-2:]
     if view.size is None:
-        return Seen(pixels, height, width, Box(0, 0, height, width), tuple(numbers))
+        return FileInput(pixels, height, width, Box(0, 0, height, width), tuple(numbers))
     new_height, new_width, (box,) = spread_boxes(height, width, view.size, view.short_side, count=1)
     pixels = crop(resize(pixels, new_height, new_width), box)
     down, across = height / new_height, width / new_width
     part = Box(round(box.top * down), round(box.left * across), round(box.height * down), round(box.width * across))
-    return Seen(pixels, height, width, part, tuple(numbers))
+    return FileInput(pixels, height, width, part, tuple(numbers))
 
 
 def _words(at: Sequence[float]) -> str:

@@ -11,17 +11,17 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from ..data.detection import SceneEvalSet, SceneTrainSet, aspect_groups
+from ..data.detection import DetectionEvalSet, DetectionTrainSet, aspect_groups
 from ..data.loading import EvalBatches, EvalSet, TrainBatches, TrainSet, loader
-from ..data.sources import Held, Source
-from .config import EMBEDDED, Config
+from ..data.sources import CachedSource, Source
+from .config import SYNTHETIC, Config
 from .datasets import Dataset, view_in_test, view_in_training
 
 log = logging.getLogger("cgnl")
 
 
 @dataclass(frozen=True)
-class Aside:
+class CudaPrefetcher:
     """Batches that a GPU takes and resizes on a stream of their own, while it is busy with the step before."""
 
     batches: DataLoader
@@ -45,9 +45,9 @@ class Aside:
             yield batch
 
 
-def read_again(batches: DataLoader | Aside, number: int) -> Any:
+def read_again(batches: DataLoader | CudaPrefetcher, number: int) -> Any:
     """One of the training batches, by its number, read once more by the process that asks."""
-    loader: Any = batches.batches if isinstance(batches, Aside) else batches
+    loader: Any = batches.batches if isinstance(batches, CudaPrefetcher) else batches
     sampler = copy.copy(loader.batch_sampler)
     sampler.first = number
     return loader.collate_fn(loader.dataset.__getitems__(next(iter(sampler))))
@@ -62,15 +62,15 @@ class Loaders:
     device: torch.device
     rank: int = 0
     world: int = 1
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, CachedSource] = field(default_factory=dict)
     """Samples by split that were decoded before; runs of one process may share them."""
 
-    def train(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader | Aside:
+    def train(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader | CudaPrefetcher:
         """The training batches of all epochs, from number ``first`` on."""
         data, seed, accumulate = self.config.data, self.config.seed, self.config.optim.accumulate
         source, groups = self.dataset.train, None
         if isinstance(source, tuple):
-            samples, groups = SceneTrainSet(source, seed, data.flip, data.bad_limit), aspect_groups(source)
+            samples, groups = DetectionTrainSet(source, seed, data.flip, data.bad_limit), aspect_groups(source)
         else:
             later = self.device.type == "cuda" and data.cache == "none"
             held = self._source("train", source)
@@ -78,13 +78,13 @@ class Loaders:
         share = {"rank": self.rank, "world": self.world, "accumulate": accumulate}
         batches = TrainBatches(len(source), batch_size, epochs, seed, first=first, groups=groups, **share)
         loader = self._loader(samples, batches)
-        return Aside(loader, self.device) if self.device.type == "cuda" else loader
+        return CudaPrefetcher(loader, self.device) if self.device.type == "cuda" else loader
 
     def test(self, batch_size: int, full: bool) -> DataLoader:
         """Every test sample once, with all its views or one."""
         source, at_once = self.dataset.test, batch_size
         if isinstance(source, tuple):
-            samples = SceneEvalSet(source)
+            samples = DetectionEvalSet(source)
         else:
             view = view_in_test(self.config.data, self.dataset.kind, full)
             samples = EvalSet(self._source("test", source), view)
@@ -97,7 +97,7 @@ class Loaders:
             return source
         if split not in self.held or not self.held[split].holds(source, self.device):
             self.held.pop(split, None)  # or there would be two of them for a while
-            self.held[split] = held = Held(source, self.device, self._workers())
+            self.held[split] = held = CachedSource(source, self.device, self._workers())
             log.info("%s samples decoded: %.1f GiB held on %s", split, held.bytes / 2**30, self.device)
         return self.held[split]
 
@@ -112,4 +112,4 @@ class Loaders:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if self.device.type == "cuda":
             return min(16, max(1, cores // (self.config.devices or 1)))
-        return 0 if self.dataset.name in EMBEDDED else min(1, cores - 1)
+        return 0 if self.dataset.name in SYNTHETIC else min(1, cores - 1)

@@ -41,9 +41,9 @@ class Collected:
         self.pictures.append(picture)
         self.results += results
 
-    def of_all_processes(self) -> tuple[list[int], list[dict[str, Any]]]:
+    def gather(self) -> tuple[list[int], list[dict[str, Any]]]:
         """Pictures and results in one order, however many processes there are."""
-        parts = distributed.of_all((self.pictures, self.results))
+        parts = distributed.all_gather((self.pictures, self.results))
         pictures = sorted(picture for part in parts for picture in part[0])
         return pictures, sorted((row for part in parts for row in part[1]), key=lambda row: row["image_id"])
 

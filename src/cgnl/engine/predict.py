@@ -19,7 +19,7 @@ from .predictions import ranked
 
 
 @dataclass(frozen=True)
-class Prediction:
+class FilePrediction:
     """What a file shows: class names and probabilities, the likeliest first; or why it could not be read."""
 
     path: Path
@@ -64,7 +64,7 @@ def find_device(device: str) -> str:
 @torch.inference_mode()
 def predictions(
     trained: Trained, paths: Sequence[Path | str], top: int = 5, device: str = "auto"
-) -> Iterator[Prediction]:
+) -> Iterator[FilePrediction]:
     """What each file shows; for a video the probabilities are averaged over its clips and crops."""
     device = find_device(device)
     network = trained.network.to(device).eval()
@@ -73,9 +73,9 @@ def predictions(
     for index, path in enumerate(map(Path, paths)):
         item = samples[index]
         if item.pixels is None:
-            yield Prediction(path, problem=item.problems[0])
+            yield FilePrediction(path, problem=item.problems[0])
             continue
         logits = [network(network_input(part.to(device))) for part in item.pixels.split(AT_ONCE)]
         scores = torch.cat(logits).float().softmax(1).mean(0)  # [K]
         best, classes = ranked(scores, top)
-        yield Prediction(path, tuple(trained.classes[i] for i in classes.tolist()), tuple(best.tolist()))
+        yield FilePrediction(path, tuple(trained.classes[i] for i in classes.tolist()), tuple(best.tolist()))

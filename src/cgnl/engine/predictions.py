@@ -13,7 +13,7 @@ from .datasets import Dataset
 FILE = "predictions.csv"
 
 
-class Answer(NamedTuple):
+class Prediction(NamedTuple):
     """One test sample, with classes by number as a test has them, or by name as the file has them."""
 
     sample: int
@@ -38,16 +38,16 @@ def ranked(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values[..., :count], classes[..., :count]
 
 
-def save_answers(folder: Path, dataset: Dataset, answers: Sequence[Answer]) -> None:
+def save_predictions(folder: Path, dataset: Dataset, predictions: Sequence[Prediction]) -> None:
     """One line for each test sample of a dataset, with the names of sample and classes."""
     rows = []
-    for a in answers:
+    for a in predictions:
         label, predicted = (dataset.classes[int(number)] for number in (a.label, a.predicted))
         rows.append((a.sample, label, predicted, f"{a.score:.6f}", dataset.test.name(a.sample)))
-    write_csv(folder / FILE, Answer._fields, rows, errors="surrogateescape")
+    write_csv(folder / FILE, Prediction._fields, rows, errors="surrogateescape")
 
 
-def read_answers(folder: Path) -> tuple[Answer, ...]:
+def read_predictions(folder: Path) -> tuple[Prediction, ...]:
     """What is written in the folder of a run; nothing where there is no file."""
     path = folder / FILE
     if not path.exists():
@@ -56,7 +56,7 @@ def read_answers(folder: Path) -> tuple[Answer, ...]:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             rows = list(csv.DictReader(file))
             return tuple(
-                Answer(int(r["sample"]), r["label"], r["predicted"], float(r["score"]), r["name"]) for r in rows
+                Prediction(int(r["sample"]), r["label"], r["predicted"], float(r["score"]), r["name"]) for r in rows
             )
     except (csv.Error, KeyError, TypeError, ValueError):
         raise ValueError(f"{path} is damaged: without it, cgnl report tests the network again") from None

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import torchmetrics
 from torch import Tensor, nn
 
-from ..data.detection import SceneBatch
+from ..data.detection import DetectionBatch
 from ..data.index import Kind
 from ..data.loading import Batch
 from ..data.transforms import network_input
@@ -18,7 +18,7 @@ from ..spelling import counted
 from . import distributed, schedule
 from .config import Config, plain
 from .datasets import best_metric
-from .predictions import Answer, ranked
+from .predictions import Prediction, ranked
 from .watched import Watched
 
 log = logging.getLogger("cgnl")
@@ -106,7 +106,7 @@ class Task(Watched):
         """Of the last test."""
         self.metric = f"test_{best_metric(kind)}"
         """The result by which tests are compared."""
-        self.answers: list[Answer] = []
+        self.predictions: list[Prediction] = []
         """What the last test said of each sample, in their order, where it names samples."""
         if config.channels_last:
             network.to(memory_format=torch.channels_last_3d if kind == "videos" else torch.channels_last)
@@ -119,14 +119,14 @@ class Task(Watched):
         """What a checkpoint says, beside the rest, of this kind of network."""
         return {}
 
-    def on_train_batch_start(self, batch: Batch | SceneBatch, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Batch | DetectionBatch, batch_idx: int) -> None:
         self.note(batch)
         if len(batch.samples) < self.at_once:  # what cannot be read is replaced as long as anything can
             raise ValueError(f"nothing can be read in place of a sample any more: {batch.problems[0]}")
         super().on_train_batch_start(batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:
-        if distributed.count() > 1:  # test what the first process will save
+        if distributed.world_size() > 1:  # test what the first process will save
             for buffer in self.network.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
@@ -137,20 +137,20 @@ class Task(Watched):
         self.results = {f"test_{name}": value for name, value in results.items()}
         self.log(self.metric, self.results[self.metric], logger=False)
 
-    def note(self, batch: Batch | SceneBatch) -> None:
+    def note(self, batch: Batch | DetectionBatch) -> None:
         """Count unreadable samples."""
         new = set(batch.problems) - self.problems
         self.problems |= new
         for problem in sorted(new):
             log.warning("skipped: %s", problem)
-        if distributed.count() == 1:
+        if distributed.world_size() == 1:
             self.check_problems()
 
     def gather_problems(self) -> None:
         """Let every process know what the others could not read."""
-        if distributed.count() == 1:
+        if distributed.world_size() == 1:
             return
-        together = set().union(*distributed.of_all(self.problems))
+        together = set().union(*distributed.all_gather(self.problems))
         for problem in sorted(together - self.problems):
             log.warning("skipped: %s", problem)
         self.problems = together
@@ -271,8 +271,8 @@ class Classification(Task):
         for tally in (self.test_tally, self.view_tally):
             tally.reset()
         mine = [
-            Answer(sample, int(label), int(predicted), score)
+            Prediction(sample, int(label), int(predicted), score)
             for samples, said in self._said
             for sample, (label, predicted, score) in zip(samples.tolist(), said.tolist(), strict=True)
         ]
-        self.answers = sorted(answer for process in distributed.of_all(mine) for answer in process)
+        self.predictions = sorted(prediction for process in distributed.all_gather(mine) for prediction in process)

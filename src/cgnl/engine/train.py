@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..data.sources import Held
+from ..data.sources import CachedSource
 from ..models import is_detector, is_video
 from ..spelling import counted
 from . import schedule
 from .checkpoint import load_network, read
-from .config import EMBEDDED, Config
+from .config import SYNTHETIC, Config
 from .datasets import Dataset, dataset_name, decided, open_dataset, view_in_training
 from .folder import begin_folder, check_same, run_folder, shared, start_log, stop_log, warnings_as_sentences
 from .loaders import Loaders
 from .messages import conclude, introduce
 from .network import build_network, check_input
-from .predictions import save_answers
+from .predictions import save_predictions
 
 log = logging.getLogger("cgnl")
 
@@ -56,7 +56,7 @@ def train(
     repeat: str | None = None,
     *,
     silent: bool = False,
-    held: dict[str, Held] | None = None,
+    held: dict[str, CachedSource] | None = None,
     on_end: Callable[[Path], None] | None = None,
 ) -> Result:
     """Train a network and test it.
@@ -70,7 +70,7 @@ def train(
         on_end: called with the run's folder when all its files are written.
     """
     from .ddp import noticing
-    from .trainer import check_machine, first_process
+    from .trainer import check_machine, is_rank_zero
 
     dataset = open_dataset(config.data)
     config = resolved(config, dataset)
@@ -81,7 +81,7 @@ def train(
         raise ValueError(f"there must be at least one test sample for each of {config.world} processes, not {few}")
     folder = run_folder(config, resume)
     try:
-        console = start_log(first_process(), silent)
+        console = start_log(is_rank_zero(), silent)
         with noticing(), warnings_as_sentences():
             return _train(
                 config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held, on_end
@@ -98,11 +98,11 @@ def _train(
     console: Any,
     resume: bool,
     repeat: str | None,
-    held: dict[str, Held],
+    held: dict[str, CachedSource],
     on_end: Callable[[Path], None] | None,
 ) -> Result:
     from .callbacks import Bar, Saver, Table
-    from .trainer import averaging, first_process, make_trainer, seed_everything, shares_norms, stopping, tensorboard
+    from .trainer import averaging, is_rank_zero, make_trainer, seed_everything, shares_norms, stopping, tensorboard
 
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
     seed_everything(config.seed)
@@ -111,7 +111,7 @@ def _train(
     at_once = batch_size // (config.world * config.optim.accumulate)
     outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
     check_input(outline, config.model.name, view_in_training(config.data), dataset.kind, seen)
-    if first_process():
+    if is_rank_zero():
         begin_folder(folder, config, repeat)
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
     objects = dataset.kind == "objects"
@@ -122,7 +122,7 @@ def _train(
     task = make_task(network, config, dataset, lr=lr, steps_per_epoch=steps_per_epoch, at_once=at_once, counts=counts)
     table, saver = Table(config, steps_per_epoch, folder), Saver(config, steps_per_epoch, folder)
     callbacks = [table, *averaging(config), *stopping(config, task.metric), saver]
-    if first_process() and console.is_terminal and not console.quiet:
+    if is_rank_zero() and console.is_terminal and not console.quiet:
         callbacks.append(Bar(config, steps_per_epoch, console, "clips" if dataset.kind == "videos" else "images"))
     trainer = make_trainer(
         config,
@@ -149,16 +149,16 @@ def _train(
         trainer.validate(task, tests, verbose=False)
         table.note_test(trainer, task)
         saver.note_test(trainer, task)
-    elif not task.answers and dataset.kind != "objects":  # the run had ended: ask again, for they are not kept
+    elif not task.predictions and dataset.kind != "objects":  # the run had ended: ask again, for they are not kept
         trainer.validate(task, tests, verbose=False)
-    if dataset.kind == "videos" and dataset.name not in EMBEDDED:
+    if dataset.kind == "videos" and dataset.name not in SYNTHETIC:
         table.pass_time()  # of a run that had ended, what was asked again does not count
         trainer.validate(task, loaders.test(at_once, full=True), verbose=False)
     table.pass_time()
     result = Result(folder, task.results, saver.best, tuple(table.rows), len(task.problems), table.seconds)
     if trainer.is_global_zero:
-        if task.answers:
-            save_answers(folder, dataset, task.answers)
+        if task.predictions:
+            save_predictions(folder, dataset, task.predictions)
         conclude(config, dataset, result)
         if on_end is not None:
             on_end(folder)
@@ -180,7 +180,7 @@ def _say_where_it_begins(
         log.info("it goes on from step %s", f"{begin.step:,}")
     elif resume:
         log.info("there is no checkpoint yet: it begins anew")
-    elif config.model.weights is None and dataset.name not in EMBEDDED:
+    elif config.model.weights is None and dataset.name not in SYNTHETIC:
         log.info("it starts from random weights; model.weights=FILE starts from others")
 
 

@@ -26,7 +26,7 @@ from .ddp import Together
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
-def first_process() -> bool:
+def is_rank_zero() -> bool:
     """Whether this is the process that speaks and writes."""
     return getattr(rank_zero_only, "rank", 0) == 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..engine.atomic_io import write_text
 from ..engine.config import Config, build, read_recipe
 from ..engine.folder import check_same
-from ..engine.predictions import Answer, read_answers
+from ..engine.predictions import Prediction, read_predictions
 from .tables import METRICS
 
 RIGHT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"
@@ -99,13 +99,13 @@ def read_outcome(folder: Path, seed: int) -> Outcome:
 
 
 def save_right(folder: Path) -> None:
-    """Which test samples were named correctly, in a line that can be kept where all answers would be too much."""
-    if answers := read_answers(folder):
-        right = "".join("01"[answer.right] for answer in answers)
-        write_text(folder / RIGHT, f"{digest(answers)}\n{right}\n")
+    """Which test samples were named correctly, in a line that can be kept where all predictions would be too much."""
+    if predictions := read_predictions(folder):
+        right = "".join("01"[prediction.right] for prediction in predictions)
+        write_text(folder / RIGHT, f"{digest(predictions)}\n{right}\n")
 
 
-def digest(answers: Sequence[Answer]) -> str:
+def digest(predictions: Sequence[Prediction]) -> str:
     """Which samples these are, wherever their files are."""
-    names = "\n".join(f"{'/'.join(Path(a.name).parts[-2:])} {a.label}" for a in answers)
+    names = "\n".join(f"{'/'.join(Path(a.name).parts[-2:])} {a.label}" for a in predictions)
     return hashlib.blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()

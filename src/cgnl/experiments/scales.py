@@ -2,8 +2,7 @@
 
 from typing import Any, Literal
 
-from ..engine.config import EMBEDDED as DRAWN
-from ..engine.config import Config
+from ..engine.config import SYNTHETIC, Config
 from ..engine.datasets import dataset_name
 from ..models import is_detector, is_video
 from ..spelling import counted
@@ -94,7 +93,7 @@ def settings_of(row: Row, scale: Scale) -> dict[str, Any]:
 def _embedded(config: Config) -> dict[str, Any]:
     """A smaller ResNet, from random weights, with blocks of an equal share of its channels."""
     name, model, dataset = str(config.model.name), config.model, dataset_name(config.data)
-    if dataset in DRAWN:
+    if dataset in SYNTHETIC:
         return EMBEDDED[dataset]
     if is_detector(name):
         raise ValueError("no pictures with objects are embedded")
@@ -123,7 +122,7 @@ FIVE = ["layer2.0", "layer2.1", "layer3.0", "layer3.1", "layer4.0"]
 def words(config: Config) -> str:
     """The protocol of a run in a sentence."""
     data, optim, name = config.data, config.optim, str(config.model.name)
-    drawn = dataset_name(data) in DRAWN
+    drawn = dataset_name(data) in SYNTHETIC
     seen = f"embedded {data.dataset}" if drawn else f"{data.size} pixels"
     seen += "" if drawn or not is_video(name) else f", clips of {data.frames} frames"
     seen += f", at most {data.limit:,} training samples" if data.limit else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-from ..data.sources import Held
+from ..data.sources import CachedSource
 from ..engine.evaluate import prepare
 from ..engine.train import train
 from ..explain.diagnose import run as diagnose
@@ -42,7 +42,7 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
         if any(run.config.compile for run in self.runs):  # a row's networks share what was compiled; rows are many
             torch._dynamo.config.recompile_limit = 64
-        held: dict[str, Held] = {}
+        held: dict[str, CachedSource] = {}
         try:
             with interrupted_at(self.deadline):
                 for number, run in enumerate(self.runs, 1):
@@ -56,7 +56,7 @@ class Worker:
             return False
         return True
 
-    def _make(self, run: Run, title: str, held: dict[str, Held]) -> None:
+    def _make(self, run: Run, title: str, held: dict[str, CachedSource]) -> None:
         (run.folder / FAILED).unlink(missing_ok=True)
         try:
             make(run, self.keep, held)
@@ -71,7 +71,7 @@ class Worker:
         print(f"{title}: {name} {value:.2f}, {in_minutes(outcome.seconds)}", flush=True)
 
 
-def make(run: Run, keep: bool, held: dict[str, Held]) -> None:
+def make(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
     """Train a network, or go on where it stopped, and write down what a table needs."""
     train(run.config, resume=True, silent=True, held=held)
     gc.collect()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.atomic_io import whole_file, write_text
-from ..engine.config import EMBEDDED as DRAWN
+from ..engine.config import SYNTHETIC
 from ..engine.datasets import dataset_name
 from ..engine.messages import NAMES
 from ..extras import need
@@ -69,7 +69,7 @@ def markdown(summary: Summary, brief: bool = False) -> str:
 
 def _is_drawn_instead(line: Line) -> bool:
     """Whether the samples are drawn, and those of the table are not."""
-    own, seen = (c and dataset_name(c.data) in DRAWN for c in (line.row.config(), line.config))
+    own, seen = (c and dataset_name(c.data) in SYNTHETIC for c in (line.row.config(), line.config))
     return bool(seen and not own)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.atomic_io import make_folder, write_csv
-from ..engine.config import EMBEDDED
+from ..engine.config import SYNTHETIC
 from ..engine.evaluate import Test
 from ..extras import need
 from ..heads import second_order_pools
@@ -22,10 +22,10 @@ def run(test: Test, block: str | None = None) -> Diagnosis:
 
     def outcomes() -> list[bool]:
         test.run()
-        return [answer.right for answer in test.task.answers]
+        return [prediction.right for prediction in test.task.predictions]
 
     data = test.config.data
-    views = data.test_clips * data.test_crops if videos and test.dataset.name not in EMBEDDED else 1
+    views = data.test_clips * data.test_crops if videos and test.dataset.name not in SYNTHETIC else 1
     shuffled = {"frames in random order": lambda: frames_shuffled(network)} if videos and not block else {}
     blocks = {name: known[name]} if block else known
     return diagnose_blocks(blocks, outcomes, views, None if block else heads, shuffled)

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import nn
 
 from ..data.transforms import network_input
-from ..engine.inputs import Seen
+from ..engine.inputs import FileInput
 from ..engine.predictions import ranked
 from . import figure
 from .gradcam import grad_cam
@@ -17,7 +17,7 @@ from .pairs import pairs
 def look(
     network: nn.Module,
     classes: tuple[str, ...],
-    seen: Seen,
+    seen: FileInput,
     at: tuple[float, ...] | None = None,
     block: str | None = None,
     group: int | None = None,
@@ -39,7 +39,7 @@ def look(
 def look_at_head(
     network: nn.Module,
     classes: tuple[str, ...],
-    seen: Seen,
+    seen: FileInput,
     columns: int = COLUMNS,
     with_grad_cam: bool = False,
     title: str = "",

@@ -213,7 +213,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
         first_of = told(lambda sample, *chosen: open_file(sample[0], *chosen))
 
         def nothing() -> dict[Any, Any]:
-            """What is left after a file that cannot be shown: no answer of another one."""
+            """What is left after a file that cannot be shown: no prediction of another one."""
             words = {part: None for c in columns for part in (c.picture, c.top, c.caption)}
             return {looks: [], **words, download: gr.DownloadButton(interactive=False)}
 

@@ -1,10 +1,10 @@
-"""What answers say about classes: how often each is named correctly, and which are taken for which."""
+"""What predictions say about classes: how often each is named correctly, and which are taken for which."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..engine.predictions import Answer
+from ..engine.predictions import Prediction
 
 
 class ClassAccuracy(NamedTuple):
@@ -24,28 +24,28 @@ class Confusion(NamedTuple):
 
     label: str
     predicted: str
-    answers: tuple[Answer, ...]
+    predictions: tuple[Prediction, ...]
     of: int
     """Samples of the class."""
 
 
-def per_class(answers: Iterable[Answer]) -> list[ClassAccuracy]:
+def per_class(predictions: Iterable[Prediction]) -> list[ClassAccuracy]:
     """Each class that has samples, the worst first."""
-    answers = list(answers)
-    counts, right = Counter(str(a.label) for a in answers), Counter(str(a.label) for a in answers if a.right)
+    predictions = list(predictions)
+    counts, right = Counter(str(a.label) for a in predictions), Counter(str(a.label) for a in predictions if a.right)
     classes = [ClassAccuracy(name, right[name], count) for name, count in counts.items()]
     return sorted(classes, key=lambda c: (c.share, -c.of, c.name))
 
 
-def confusions(answers: Iterable[Answer]) -> list[Confusion]:
+def confusions(predictions: Iterable[Prediction]) -> list[Confusion]:
     """Pairs of classes, those that are mixed up most often first."""
-    answers = list(answers)
-    counts, pairs = Counter(str(a.label) for a in answers), defaultdict(list)
-    for answer in answers:
-        if not answer.right:
-            pairs[str(answer.label), str(answer.predicted)].append(answer)
+    predictions = list(predictions)
+    counts, pairs = Counter(str(a.label) for a in predictions), defaultdict(list)
+    for prediction in predictions:
+        if not prediction.right:
+            pairs[str(prediction.label), str(prediction.predicted)].append(prediction)
     found = [
         Confusion(label, predicted, tuple(sorted(wrong, key=lambda a: -a.score)), counts[label])
         for (label, predicted), wrong in pairs.items()
     ]
-    return sorted(found, key=lambda c: (-len(c.answers), -len(c.answers) / c.of, c.label, c.predicted))
+    return sorted(found, key=lambda c: (-len(c.predictions), -len(c.predictions) / c.of, c.label, c.predicted))

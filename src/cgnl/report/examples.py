@@ -15,7 +15,7 @@ from ..data.transforms import network_input, resize
 from ..engine.checkpoint import open_trained
 from ..engine.config import Config
 from ..engine.datasets import open_dataset, view_in_test
-from ..engine.predictions import Answer
+from ..engine.predictions import Prediction
 from ..explain import attention, blocks_of, figure, pairs
 from ..explain.maps import Attention
 from ..heads import second_order_pools
@@ -36,26 +36,28 @@ class Samples:
         except (ValueError, OSError) as error:
             self.problem = str(error)
 
-    def has(self, answer: Answer) -> bool:
-        """Whether it is still the sample that the answer is about: files may have come and gone."""
+    def has(self, prediction: Prediction) -> bool:
+        """Whether it is still the sample that the prediction is about: files may have come and gone."""
         source = self.source
-        return source is not None and answer.sample < len(source) and source.name(answer.sample) == answer.name
+        return (
+            source is not None and prediction.sample < len(source) and source.name(prediction.sample) == prediction.name
+        )
 
-    def thumbnails(self, answers: Iterable[Answer]) -> Markup | None:
+    def thumbnails(self, predictions: Iterable[Prediction]) -> Markup | None:
         """Small pictures of samples; of a video its middle frame. Those that cannot be read are left out."""
         if self.source is None:
             return None
         pictures = []
-        for answer in filter(self.has, answers):
+        for prediction in filter(self.has, predictions):
             try:
-                pixels = self.source.read(answer.sample, lambda count: [count // 2])
+                pixels = self.source.read(prediction.sample, lambda count: [count // 2])
             except UnreadableError:
                 continue
-            text = f"{answer.name}: {answer.label}, taken for {answer.predicted} ({answer.score:.0%})"
+            text = f"{prediction.name}: {prediction.label}, taken for {prediction.predicted} ({prediction.score:.0%})"
             pictures.append(picture(thumbnail(pixels), text))
         return tag("div", pictures, class_="thumbs") if pictures else None
 
-    def attention(self, answers: Mapping[str, Answer], checkpoint: Path) -> Markup | None:
+    def attention(self, predictions: Mapping[str, Prediction], checkpoint: Path) -> Markup | None:
         """What the network attends to in some samples."""
         if self.source is None or not checkpoint.exists():
             return None
@@ -64,42 +66,42 @@ class Samples:
             return None
         seen = EvalSet(self.source, view_in_test(trained.config.data, trained.kind, full=False))
         figures = []
-        for why, answer in answers.items():
-            pixels = seen[answer.sample].pixels if self.has(answer) else None  # [1, 3, H, W] or [1, T, 3, H, W]
+        for why, prediction in predictions.items():
+            pixels = seen[prediction.sample].pixels if self.has(prediction) else None  # [1, 3, H, W] or [1, T, 3, H, W]
             if pixels is not None:
-                drawn = draw_attention(trained.network, pixels[0], answer)
-                words = f"{why}: {answer.name} is {answer.label}, {said(answer)}"
+                drawn = draw_attention(trained.network, pixels[0], prediction)
+                words = f"{why}: {prediction.name} is {prediction.label}, {said(prediction)}"
                 figures.append(tag("figure", picture(webp(drawn), words), tag("figcaption", words)))
         return join(figures) if figures else None
 
 
-def chosen(answers: Sequence[Answer]) -> dict[str, Answer]:
+def chosen(predictions: Sequence[Prediction]) -> dict[str, Prediction]:
     """Samples that are worth a look, and why."""
-    right, wrong = ([a for a in answers if a.right is is_right] for is_right in (True, False))
+    right, wrong = ([a for a in predictions if a.right is is_right] for is_right in (True, False))
     found = {}
     if right:
-        found["The surest right answer"] = max(right, key=lambda a: a.score)
+        found["The surest right prediction"] = max(right, key=lambda a: a.score)
     if wrong:
-        found["The surest wrong answer"] = max(wrong, key=lambda a: a.score)
+        found["The surest wrong prediction"] = max(wrong, key=lambda a: a.score)
     if len(right) > 1:
-        found["The least sure right answer"] = min(right, key=lambda a: a.score)
+        found["The least sure right prediction"] = min(right, key=lambda a: a.score)
     return found
 
 
-def said(answer: Answer) -> str:
+def said(prediction: Prediction) -> str:
     """What the network said of a sample."""
-    return f"{'named correctly' if answer.right else f'taken for {answer.predicted}'} ({answer.score:.1%})"
+    return f"{'named correctly' if prediction.right else f'taken for {prediction.predicted}'} ({prediction.score:.1%})"
 
 
-def draw_attention(network: nn.Module, pixels: Tensor, answer: Answer) -> Any:
+def draw_attention(network: nn.Module, pixels: Tensor, prediction: Prediction) -> Any:
     """The attention of the strongest position, or what a second-order head sees, as a figure."""
     x = network_input(pixels[None])
     if not blocks_of(network):
         seen = pairs(network, x)
-        return figure.draw([figure.Row(str(answer.label), seen, pixels, seen.named, f"{said(answer)}. ")])
+        return figure.draw([figure.Row(str(prediction.label), seen, pixels, seen.named, f"{said(prediction)}. ")])
     middle = attention(network, x, tuple(size / 2 for size in reversed(x.shape[2:])))
     result = attention(network, x, strongest_place(middle))
-    return figure.draw([figure.Row(str(answer.label), result, pixels, result.strongest(), f"{said(answer)}. ")])
+    return figure.draw([figure.Row(str(prediction.label), result, pixels, result.strongest(), f"{said(prediction)}. ")])
 
 
 def strongest_place(result: Attention) -> tuple[float, ...]:

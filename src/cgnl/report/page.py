@@ -13,9 +13,9 @@ from ..data.images import to_image
 from ..data.loading import AS_THEY_ARE
 from ..data.transforms import network_input
 from ..engine.checkpoint import Trained, check_names, open_trained
-from ..engine.config import EMBEDDED
+from ..engine.config import SYNTHETIC
 from ..engine.datasets import dataset_name, open_dataset
-from ..engine.inputs import Seen, see
+from ..engine.inputs import FileInput, read_input
 from ..engine.predict import find_device
 from ..engine.predictions import ranked
 from ..explain.figure import DIMMED, Row, at_frame, draw, heated, with_reference, write_video
@@ -50,7 +50,7 @@ class Look:
     """What one network makes of a file."""
 
     network: Network
-    seen: Seen
+    seen: FileInput
     attention: Attention
 
     @property
@@ -128,7 +128,7 @@ def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
     return networks
 
 
-def look(network: Network, seen: Seen, at: tuple[float, ...] | None = None, block: str | None = None) -> Look:
+def look(network: Network, seen: FileInput, at: tuple[float, ...] | None = None, block: str | None = None) -> Look:
     """Run a network on what it sees; ``at`` is in pixels of the file."""
     height, width = seen.pixels.shape[-2:]
     if height * width > AS_THEY_ARE**2:
@@ -141,7 +141,7 @@ def look(network: Network, seen: Seen, at: tuple[float, ...] | None = None, bloc
 def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
     """What each network makes of a file, from the middle of it."""
     try:
-        return [look(network, see(network.trained, file)) for network in networks]
+        return [look(network, read_input(network.trained, file)) for network in networks]
     except ValueError as error:  # a visitor knows the file by its name
         raise ValueError(str(error).replace(str(file), Path(file).name)) from None
 
@@ -182,7 +182,7 @@ def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) 
 def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]:
     """Files to begin with: test samples of the embedded dataset that a network was trained on; none for others."""
     data = network.trained.config.data
-    if dataset_name(data) not in EMBEDDED:
+    if dataset_name(data) not in SYNTHETIC:
         return []
     test, paths = open_dataset(data).test, []
     for index in range(min(count, len(test))):

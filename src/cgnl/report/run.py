@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.config import Config, build, plain, read_recipe
-from ..engine.predictions import Answer, read_answers
+from ..engine.predictions import Prediction, read_predictions
 from .examples import Samples
 
 
@@ -28,7 +28,7 @@ class Run:
     """Of ``results.json``, which is there once a run has ended; else of the last test between epochs."""
     finished: bool
     environment: dict[str, Any]
-    answers: tuple[Answer, ...]
+    predictions: tuple[Prediction, ...]
     """What the network said of each test sample; none where that was not written, or where a task has no classes."""
 
     @cached_property
@@ -67,8 +67,12 @@ def read_run(folder: Path | str, title: str | None = None) -> Run:
     folder = Path(folder)
     if not (folder / "config.yaml").is_file():
         raise ValueError(f"{folder} is no folder of a run: it has no config.yaml")
-    rows, results, answers = _rows(folder / "metrics.csv"), _numbers(folder / "results.json"), read_answers(folder)
-    if _few_classes((*rows, results), answers):
+    rows, results, predictions = (
+        _rows(folder / "metrics.csv"),
+        _numbers(folder / "results.json"),
+        read_predictions(folder),
+    )
+    if _few_classes((*rows, results), predictions):
         for numbers in (*rows, results):
             numbers.pop("test_top5", None)
     tested = [row for row in rows if any(name.startswith("test_") for name in row)]
@@ -81,7 +85,7 @@ def read_run(folder: Path | str, title: str | None = None) -> Run:
         results or between,
         bool(results),
         _environment(folder / "environment.json"),
-        answers,
+        predictions,
     )
 
 
@@ -94,9 +98,9 @@ def read_runs(folders: list[str]) -> list[Run]:
     return [read_run(folder, title) for folder, title in zip(folders, titles, strict=True)]
 
 
-def _few_classes(tests: Sequence[dict[str, float]], answers: Sequence[Answer]) -> bool:
+def _few_classes(tests: Sequence[dict[str, float]], predictions: Sequence[Prediction]) -> bool:
     """Whether there are five at most, as far as can be told: then the top-5 is always right and says nothing."""
-    named = {name for answer in answers for name in (answer.label, answer.predicted)}
+    named = {name for prediction in predictions for name in (prediction.label, prediction.predicted)}
     return len(named) <= 5 and all(numbers.get("test_top5", 1) == 1 for numbers in tests)
 
 

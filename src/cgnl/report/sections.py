@@ -99,7 +99,7 @@ def numbers(runs: Runs) -> Markup | None:
 def tests_differ(runs: Runs) -> bool:
     """Whether runs were tested on different samples: on as many, and files of the same names wherever they were."""
     counts = {run.results["test_count"] for run in runs if "test_count" in run.results}
-    named = [sorted((str(a.label), PurePath(a.name).name) for a in run.answers) for run in runs if run.answers]
+    named = [sorted((str(a.label), PurePath(a.name).name) for a in run.predictions) for run in runs if run.predictions]
     return len(counts) > 1 or any(one != named[0] for one in named)
 
 
@@ -110,10 +110,10 @@ def curves(runs: Runs) -> Markup | None:
 
 def classes(runs: Runs) -> Markup | None:
     """Accuracy of each class, the worst first; of several runs, those first that differ most."""
-    known = [run for run in runs if run.answers]
+    known = [run for run in runs if run.predictions]
     if not known:
         return None
-    found = [{c.name: c for c in per_class(run.answers)} for run in known]
+    found = [{c.name: c for c in per_class(run.predictions)} for run in known]
     if len(runs) == 1:
         lines = [[c.name, bar(c.share), f"{c.share:.1%}", f"{c.right} of {c.of}"] for c in found[0].values()]
         return section("Accuracy of each class", folded(["", "", "top-1", "samples"], lines))
@@ -139,32 +139,32 @@ def folded(head: Sequence[object], lines: Sequence[Sequence[object]]) -> Markup:
 
 def confused(runs: Runs) -> Markup | None:
     """Which classes are taken for which, with some of the samples."""
-    if len(runs) > 1 or not runs[0].answers:
+    if len(runs) > 1 or not runs[0].predictions:
         return None
-    answers, pairs = runs[0].answers, confusions(runs[0].answers)
+    predictions, pairs = runs[0].predictions, confusions(runs[0].predictions)
     if not pairs:
-        return section("Confusion", tag("p", f"All of the {len(answers):,} test samples were named correctly."))
+        return section("Confusion", tag("p", f"All of the {len(predictions):,} test samples were named correctly."))
     samples, content = runs[0].samples, []
     for pair in pairs[:PAIRS]:
-        count = f"{len(pair.answers)} of {pair.of}"
+        count = f"{len(pair.predictions)} of {pair.of}"
         content += [
             tag("h3", f"{pair.label} taken for {pair.predicted}: {count}"),
-            samples.thumbnails(pair.answers[:EACH]),
+            samples.thumbnails(pair.predictions[:EACH]),
         ]
     if samples.problem:
         content.append(tag("p", f"The samples cannot be shown: {samples.problem}", class_="faint"))
-    wrong = sum(len(pair.answers) for pair in pairs)
-    words = f"{wrong:,} of {len(answers):,} test samples were taken for another class. The pairs that come up most:"
+    wrong = sum(len(pair.predictions) for pair in pairs)
+    words = f"{wrong:,} of {len(predictions):,} test samples were taken for another class. The pairs that come up most:"
     return section("Confusion", tag("p", words), content, matrix(runs[0]))
 
 
 def matrix(run: Run) -> Markup | None:
     """Every class against every other, where there are few."""
-    found = per_class(run.answers)
-    names = sorted({c.name for c in found} | {str(a.predicted) for a in run.answers})
+    found = per_class(run.predictions)
+    names = sorted({c.name for c in found} | {str(a.predicted) for a in run.predictions})
     if len(names) > MATRIX:
         return None
-    counts = Counter((str(a.label), str(a.predicted)) for a in run.answers)
+    counts = Counter((str(a.label), str(a.predicted)) for a in run.predictions)
     of = {c.name: c.of for c in found}
 
     def cell(row: str, column: str) -> Markup:
@@ -193,9 +193,9 @@ def throughput(runs: Runs) -> Markup | None:
 
 def attention(runs: Runs) -> Markup | None:
     """What the network attends to in a few samples."""
-    if len(runs) > 1 or not runs[0].answers:
+    if len(runs) > 1 or not runs[0].predictions:
         return None
-    drawn = runs[0].samples.attention(chosen(runs[0].answers), runs[0].folder / "last.ckpt")
+    drawn = runs[0].samples.attention(chosen(runs[0].predictions), runs[0].folder / "last.ckpt")
     if drawn is None:
         return None
     if runs[0].config.model.block in (None, "residual"):

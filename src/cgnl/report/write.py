@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from ..engine.atomic_io import write_text
-from ..engine.predictions import save_answers
+from ..engine.predictions import save_predictions
 from ..models import is_detector
 from ..spelling import first_line
 from .html import page
@@ -30,19 +30,19 @@ def write(runs: list[Run], target: Path) -> None:
     write_text(target, content, errors="replace")
 
 
-def with_answers(run: Run, test: bool) -> Run:
+def with_predictions(run: Run, test: bool) -> Run:
     """The run with what its network says of each test sample. It is tested if that was not written down.
 
     A run that is not finished may be under way: its network is tested only when that is asked for.
     """
     checkpoint = run.folder / "last.ckpt"
-    names = not is_detector(run.config.model.name or "")  # what finds objects has no answer for a sample
-    if run.answers or not names or not checkpoint.exists() or not (run.finished or test):
+    names = not is_detector(run.config.model.name or "")  # what finds objects has no prediction for a sample
+    if run.predictions or not names or not checkpoint.exists() or not (run.finished or test):
         return run
     from ..engine.evaluate import prepare
 
     print(f"{checkpoint} is tested, for there is no predictions.csv")
     ready = prepare(checkpoint, {"devices": 1})
     ready.run()
-    save_answers(run.folder, ready.dataset, ready.task.answers)
+    save_predictions(run.folder, ready.dataset, ready.task.predictions)
     return read_run(run.folder, run.title)
