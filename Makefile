@@ -1,8 +1,8 @@
-# make setup | train | test | lock.  Needs only Python 3.11+ and make; everything else goes into .venv.
+# make setup | train | check | test | lock.  Needs only Python 3.11+ and make; everything else goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup train test lint lock clean
+.PHONY: setup train check test lint lock clean
 setup: .venv/.ready
 
 # uv is itself pinned in the lock file: pip installs that one entry, uv does the rest.
@@ -21,7 +21,12 @@ train: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/pyright
+
+# The tests of the core, and of the files that differ from the last commit.
+check: lint
+	$(BIN)/pytest -n auto --dist worksteal -m "not long" $$($(BIN)/python tests/changed.py)
 
 test: lint
 	$(BIN)/pytest -n auto --dist worksteal

@@ -1,11 +1,10 @@
-"""Which way the rooms of the library may look, and what it promises to show."""
+"""What each room needs to be imported, and what the package shows. ``lint-imports`` checks which room imports which."""
 
 import ast
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,112 +18,49 @@ FILES = {
     for path in sorted((SOURCE / "cgnl").rglob("*.py"))
 }
 
-CORE = {"ops", "kernels", "blocks", "heads", "surgery"}
-UP_TO_MODELS = CORE | {"models", "extras", "spelling"}
-LOOKS_AT = {
-    "extras": set(),
-    "spelling": set(),
-    "ops": set(),
-    "kernels": {"ops"},
-    "blocks": {"ops"},
-    "heads": {"ops", "blocks"},
-    "surgery": {"ops", "blocks"},
-    "models": CORE | {"extras", "spelling"},
-    "data": {"extras", "spelling"},
-    "engine": UP_TO_MODELS | {"data"},
-    "explain": UP_TO_MODELS | {"data", "engine"},
-    "export": UP_TO_MODELS | {"data", "engine"},
-    "bench": UP_TO_MODELS | {"export"},
-    "report": UP_TO_MODELS | {"data", "engine", "explain"},
-    "experiments": UP_TO_MODELS | {"data", "engine", "explain", "bench"},
-    "commands": UP_TO_MODELS | {"data", "engine", "explain", "export", "bench", "report", "experiments"},
-    "timm_models": CORE | {"extras"},
-    "__main__": {"cli"},
-    "cli": {"engine", "extras", "spelling"},
-}
-"""Room -> other rooms it may import. The package's own ``__init__`` looks everywhere, lazily."""
-
-ONLY_IN = {
-    "triton": "cgnl.ops.fused",
-    "lightning": "cgnl.engine",
-    "pytorch_lightning": "cgnl.engine",
-    "gradio": "cgnl.report.app",
-}
+LIGHT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+import importlib
+for module in {modules}:
+    importlib.import_module(module)
+"""
+"""A program that imports modules where packages are missing."""
 
 
-def room_of(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+def import_without(missing: set[str], modules: list[str]) -> None:
+    script = LIGHT.format(missing=missing, modules=modules)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
-def imports(source: str, module: str, is_package: bool = False) -> Iterator[str]:
-    """Every module that is imported anywhere in the source, by a statement or by name."""
-    here = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = here[: len(here) - node.level + 1] if node.level else []
-            base = ".".join([*parents, *([node.module] if node.module else [])])
-            for alias in node.names:
-                inner = f"{base}.{alias.name}"
-                yield inner if inner in FILES else base
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in ("need", "import_module", "__import__"):
-                yield str(node.args[0].value)
+def test_core_needs_torch_alone():
+    others = {
+        "torchvision",
+        "timm",
+        "lightning",
+        "torchmetrics",
+        "jsonargparse",
+        "scipy",
+        "PIL",
+        "av",
+        "rich",
+        "matplotlib",
+    }
+    import_without(others, ["cgnl.ops", "cgnl.kernels", "cgnl.blocks", "cgnl.heads", "cgnl.surgery"])
 
 
-def imports_of(module: str) -> list[str]:
-    path = FILES[module]
-    return list(imports(path.read_text(), module, path.name == "__init__.py"))
+def test_command_line_starts_without_torch():
+    import_without({"torch", "torchvision", "lightning", "numpy"}, ["cgnl", "cgnl.cli", "cgnl.extras", "cgnl.spelling"])
 
 
-def third_party(module: str) -> set[str]:
-    tops = {name.partition(".")[0] for name in imports_of(module)}
-    return tops - sys.stdlib_module_names - {"cgnl"}
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("import triton.language as tl", {"triton.language"}),
-        ("from ..blocks import CGNL", {"cgnl.blocks"}),
-        ("from .. import blocks, __version__", {"cgnl.blocks", "cgnl"}),
-        ("from . import kernels", {"cgnl.ops.kernels"}),
-        ("def f():\n    from cgnl.models.table import cost", {"cgnl.models.table"}),
-        ("need('lightning.pytorch', 'train')", {"lightning.pytorch"}),
-        ("importlib.import_module('torchvision')", {"torchvision"}),
-    ],
-)
-def test_imports_finds(source, expected):
-    assert set(imports(source, "cgnl.ops.reference")) == expected
-
-
-@pytest.mark.parametrize("module", [name for name in FILES if name != "cgnl"])
-def test_module_looks_only_where_its_room_may(module):
-    room = room_of(module)
-    assert room in LOOKS_AT, f"give the new room {room!r} its place in LOOKS_AT"
-    seen = {room_of(name) for name in imports_of(module) if name.startswith("cgnl.")}
-    assert seen <= LOOKS_AT[room] | {room}
-
-
-@pytest.mark.parametrize("module", [name for name in FILES if room_of(name) in CORE])
-def test_core_module_imports_torch_alone(module):
-    allowed = {"torch", "triton"} if module.startswith("cgnl.ops.fused") else {"torch"}
-    assert third_party(module) <= allowed
-
-
-@pytest.mark.parametrize(("package", "home"), ONLY_IN.items())
-def test_package_is_imported_in_one_place_only(package, home):
-    elsewhere = [
-        module for module in FILES if package in third_party(module) and not f"{module}.".startswith(f"{home}.")
-    ]
-    assert elsewhere == []
-
-
-@pytest.mark.parametrize("module", ["cgnl", "cgnl.cli", "cgnl.extras", "cgnl.spelling"])
-def test_module_needed_for_help_is_light(module):
-    assert third_party(module) <= {"jsonargparse"}
+def test_import_without_finds_what_is_missing():
+    with pytest.raises(AssertionError, match="torch"):
+        import_without({"torch"}, ["cgnl.ops"])
 
 
 @pytest.mark.parametrize("name", cgnl.__all__)

@@ -84,7 +84,7 @@ def says(parameter: inspect.Parameter, text: str) -> bool:
     if default is parameter.empty:
         return "unless given" not in text
     if default is None:
-        return bool(re.search(r"\bnone\b|unless given", text, re.I))
+        return bool(re.search(r"\bnone\b|unless given|if not given|default", text, re.I))
     return default in (False, ()) or bool(re.search(rf"(?<![\w.]){re.escape(str(default))}(?!\.?\w)", text))
 
 

@@ -1,12 +1,10 @@
 """What is read from strangers' files runs no code, leaves no folder, and takes no more than its share of memory."""
 
-import ast
 import io
 import pickle
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,61 +15,13 @@ from cgnl.cli import main
 from cgnl.models import create_model
 from tests.test_architecture import FILES, ROOT
 
-FORBIDDEN = {"eval", "exec", "compile", "extractall", "extract", "unpack_archive", "system", "popen", "exec_module"}
-FORBIDDEN |= {"unsafe_load", "full_load", "load_pickle", "read_pickle", "Unpickler", "loads_pickle"}
-"""Calls that run what a file says, or unpack it to where it says."""
-MODULES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "tarfile", "zipfile"}
-ALLOWED = {("cgnl.bench.peers", "exec_module")}
-"""``cgnl bench --peer FILE.py`` is there to run that file, which is the user's own."""
 
-
-def dangers(source: str) -> Iterator[str]:
-    """Everything in a source that could run or unpack what it reads."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from {a.name.partition(".")[0] for a in node.names} & MODULES
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield from {str(node.module).partition(".")[0]} & MODULES
-        if not isinstance(node, ast.Call):
-            continue
-        of = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in FORBIDDEN and not (name in ("eval", "compile") and of):  # a network's own eval, torch.compile
-            yield name
-        if (of, name) in (("yaml", "load"), ("pickle", "load"), ("numpy", "load"), ("np", "load")):
-            yield f"{of}.load"
-        inner = [*node.args, node.func] if name == "partial" or (of, name) == ("torch", "load") else []
-        loads = any(ast.unparse(part) == "torch.load" for part in inner)
-        safe = any(k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in node.keywords)
-        if (loads or name in ("get_state_dict", "load_state_dict_from_url")) and not safe:
-            yield f"{name} without weights_only"
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("import pickle", ["pickle"]),
-        ("from zipfile import ZipFile", ["zipfile"]),
-        ("torch.load(path)", ["load without weights_only"]),
-        ("torch.load(path, weights_only=False)", ["load without weights_only"]),
-        ("functools.partial(torch.load, map_location='cpu')", ["partial without weights_only"]),
-        ("torch.load(path, weights_only=True)", []),
-        ("yaml.load(text)", ["yaml.load"]),
-        ("yaml.safe_load(text)", []),
-        ("network.eval()", []),
-        ("eval(text)", ["eval"]),
-        ("shutil.unpack_archive(path)", ["unpack_archive"]),
-        ("archive.extractall()", ["extractall"]),
-        ("os.system(text)", ["system"]),
-    ],
-)
-def test_dangers_are_found(source, found):
-    assert list(dangers(source)) == found
-
-
-@pytest.mark.parametrize("module", FILES)
-def test_module_runs_and_unpacks_nothing_it_reads(module):
-    assert [danger for danger in dangers(FILES[module].read_text()) if (module, danger) not in ALLOWED] == []
+def test_torch_load_takes_weights_alone():
+    """Ruff's S rules and banned modules see to the rest."""
+    lines = [line for path in FILES.values() for line in path.read_text().splitlines()]
+    calls = [line for line in lines if "torch.load" in line or ".get_state_dict(" in line]
+    assert len(calls) >= 3
+    assert [call for call in calls if "weights_only=True" not in call] == []
 
 
 class Code:

@@ -184,7 +184,7 @@ def commit() -> str | None:
         return None
     asked = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "."]
     try:
-        done = subprocess.run(asked, cwd=package, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(asked, cwd=package, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return None
     lines = done.stdout.splitlines()
