@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tables
+from benchmarks import summary, tables
 from cgnl.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -73,3 +73,12 @@ def test_safety_says_what_came_of_the_last_kills():
     assert f"```\n{figures}```" in (ROOT / "docs" / "safety.md").read_text()
     assert "300 of 300 endings identical" in figures
     assert re.search(r"^0 of \d+ checkpoints unreadable", figures, re.MULTILINE)
+
+
+def test_summary_figure_shows_what_the_tables_say():
+    found = {title: summary.differences(*where) for title, where in summary.MEASURED.items()}
+    pair = found["CUB, 224 px"]["cub_r50_cgnl1"]
+    assert (pair.difference.count, pair.paper) == (10, pytest.approx(1.09))
+    said = f"R-50 + 1 CGNL: {abs(pair.difference.mean):.2f} points below R-50"
+    assert said in (ROOT / "docs" / "results.md").read_text()
+    assert len(summary.draw().axes) == len(found) == 4
