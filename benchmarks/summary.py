@@ -1,4 +1,7 @@
-"""Draw every measured network's difference to the plain one: ``python -m benchmarks.summary docs/figures/summary.png``."""
+"""Draw the difference of every measured network to the plain one.
+
+``python -m benchmarks.summary docs/figures/summary.png``
+"""
 
 import sys
 from pathlib import Path
