@@ -4,17 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from cgnl.bench.cases import load
-from cgnl.bench.checks import check, check_batch, parts_of, relative_error, truth_of
-from cgnl.bench.settings import read
-from cgnl.bench.subjects import BENCHMARKS, Subject, choose
+from cgnl.bench.checks import check, check_batch, compute_truth, relative_error, split
+from cgnl.bench.registry import BENCHMARKS, Subject
+from cgnl.commands.bench import read_setting
 
 
 def setting_of(**given):
-    return read("block", {"channels": 16, "size": "6", **given}, "cpu")
+    return read_setting("block", {"channels": 16, "size": "6", **given}, "cpu")
 
 
-(REFERENCE,) = choose(["reference"], BENCHMARKS["block"].subjects)
+REFERENCE = BENCHMARKS["block"].reference
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
@@ -23,11 +22,11 @@ def setting_of(**given):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_check_passes_the_reference(norm, mode, kernel, dtype):
     setting = setting_of(norm=norm, mode=mode, kernel=kernel, dtype=dtype)
-    truth = truth_of(setting)
-    verdict = check(REFERENCE, load(REFERENCE, setting, truth.weights), setting, truth)
-    assert verdict.fault == ""
-    assert verdict.error is not None
-    assert verdict.error < (1e-4 if dtype == "float32" else 0.1)
+    truth = compute_truth(setting)
+    error, fault = check(REFERENCE, REFERENCE.load(setting, truth.weights), setting, truth)
+    assert fault == ""
+    assert error is not None
+    assert error < (1e-4 if dtype == "float32" else 0.1)
 
 
 class Skewed(nn.Module):
@@ -48,35 +47,35 @@ class Skewed(nn.Module):
 @pytest.mark.parametrize(("output", "gradient"), [(1.05, 1.0), (0.0, 1.0), (1.0, 1.05)])
 def test_check_finds_an_error_in_the_branch(norm, mode, output, gradient):
     setting = setting_of(norm=norm, mode=mode)
-    truth = truth_of(setting)
-    call = Skewed(load(REFERENCE, setting, truth.weights), output, gradient)  # pyright: ignore[reportArgumentType]
-    verdict = check(REFERENCE, call, setting, truth)
+    truth = compute_truth(setting)
+    call = Skewed(REFERENCE.load(setting, truth.weights), output, gradient)  # pyright: ignore[reportArgumentType]
+    _, fault = check(REFERENCE, call, setting, truth)
     wrong = output != 1 or mode == "train"
-    assert ("not timed" in verdict.fault) is wrong
+    assert ("not timed" in fault) is wrong
 
 
 def test_check_wants_the_shape_and_finite_values_of_any_block():
     setting = setting_of()
-    truth = truth_of(setting)
+    truth = compute_truth(setting)
     other = Subject("other", lambda _: nn.Identity())
-    assert check(other, nn.Identity(), setting, truth).fault == ""
-    assert check(other, nn.Conv2d(16, 8, 1), setting, truth).fault.startswith("wrong shape: [2, 8, 6, 6] instead of")
-    assert "not finite" in check(other, lambda x: x / 0, setting, truth).fault
+    assert check(other, nn.Identity(), setting, truth) == (None, "")
+    assert check(other, nn.Conv2d(16, 8, 1), setting, truth)[1].startswith("wrong shape: [2, 8, 6, 6] instead of")
+    assert "non-finite" in check(other, lambda x: x / 0, setting, truth)[1]
 
 
-def test_parts_of_a_network_are_its_blocks():
-    setting = read("network", {"network": "resnet18", "blocks": 1, "size": "32"}, "cpu")
-    truth = truth_of(setting)
-    (reference,) = choose(["reference"], BENCHMARKS["network"].subjects)
-    network = load(reference, setting, truth.weights)
-    assert list(parts_of(network)) == list(truth.parts) == ["layer3.0_cgnl"]
+def test_split_finds_the_blocks_of_a_network():
+    setting = read_setting("network", {"network": "resnet18", "blocks": 1, "size": "32"}, "cpu")
+    truth = compute_truth(setting)
+    reference = BENCHMARKS["network"].reference
+    network = reference.load(setting, truth.weights)
+    assert list(split(network)) == list(truth.parts) == ["layer3.0_cgnl"]
     assert truth.parts["layer3.0_cgnl"].inputs[0].shape == (2, 256, 2, 2)
     assert truth.shape == (2, 1000)
-    assert check(reference, network, setting, truth).fault == ""
+    assert check(reference, network, setting, truth)[1] == ""
     with torch.no_grad():
         assert isinstance(network, nn.Module)
         network.get_submodule("layer3.0_cgnl").norm.weight.mul_(0.9)  # pyright: ignore
-    assert "not timed" in check(reference, network, setting, truth).fault
+    assert "not timed" in check(reference, network, setting, truth)[1]
 
 
 def test_check_batch_is_small_for_large_samples():

@@ -3,8 +3,14 @@ import re
 import pytest
 
 from cgnl.bench import peers
+from cgnl.commands.bench import read_setting
 
 NUMBERS = {"C": 16, "inner": 8, "groups": 4}
+
+
+def build(spelling: str):
+    _, constructor = peers.parse(spelling, NUMBERS)
+    return constructor()
 
 
 @pytest.fixture
@@ -33,15 +39,11 @@ def path(tmp_path):
     ],
 )
 def test_peer_is_built(path, call, seen):
-    assert peers.parse(f"{path}:{call}", NUMBERS).build(NUMBERS).seen == seen
+    assert build(f"{path}:{call}").seen == seen
 
 
 def test_peer_may_be_a_function(path):
-    assert peers.parse(f"{path}:make", NUMBERS).build(NUMBERS) == ("near", 16)
-
-
-def test_split_keeps_brackets_together():
-    assert peers.split("a.py:A(C, inner), b.py:B,c.py:D(1)") == ["a.py:A(C, inner)", "b.py:B", "c.py:D(1)"]
+    assert build(f"{path}:make") == ("near", 16)
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,18 @@ def test_parse_says_why_a_file_cannot_be_imported(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     with pytest.raises(ImportError, match=r"broken\.py cannot be imported: .*nothing_of_that_name"):
         peers.parse(f"{tmp_path / 'broken.py'}:Block", NUMBERS)
+
+
+def test_peer_subjects_are_named_by_class_while_that_is_enough(tmp_path):
+    (tmp_path / "a.py").write_text("import torch\nclass A(torch.nn.Identity):\n    pass\n")
+    setting = read_setting("block", {}, "cpu")
+    assert [s.name for s in peers.peer_subjects(f"{tmp_path}/a.py:A", setting)] == ["A"]
+    twice = f"{tmp_path}/a.py:A,{tmp_path}/a.py:A(C, groups=2)"
+    assert [s.name for s in peers.peer_subjects(twice, setting)] == twice.split(",", 1)
+
+
+def test_peer_subjects_keep_brackets_together(tmp_path):
+    (tmp_path / "a.py").write_text("def A(*args):\n    return args\ndef B(*args):\n    return args\n")
+    setting = read_setting("block", {"channels": 16, "size": "3x4"}, "cpu")
+    found = peers.peer_subjects(f"{tmp_path}/a.py:A(C, inner), {tmp_path}/a.py:B(N, ndim)", setting)
+    assert [(s.name, s.build(setting)) for s in found] == [("A", (16, 8)), ("B", (12, 2))]

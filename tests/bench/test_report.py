@@ -1,21 +1,25 @@
 import csv
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from cgnl.bench import report
-from cgnl.bench.roofline import Ceilings
-from cgnl.bench.runner import Row
-from cgnl.bench.settings import read
+from cgnl.bench.measure import Roofline
+from cgnl.commands.bench import read_setting
 
-ROW = Row(
-    "block", "reference", "train", "2x16x4x4", "bfloat16", "Dot()", "groups=8", "NVIDIA H200", "2.11.0", "now",
-    ms=1.25, ms_20=1.2, ms_80=1.5, eager_ms=1.6, ratio=1.0, added_ms=0.0, peak_mib=98.04, gflop=12.5, tflop_per_s=10.0,
-    roofline=0.5, error=3.1e-3,
-)  # fmt: skip
-FAILED = replace(ROW, row="fused", note="there is none", **dict.fromkeys(("ms", "ms_20", "ms_80", "error")))
-WRONG = replace(ROW, row="fused", note="wrong, not timed", ms=None, ms_20=None, ms_80=None, ratio=None)
+ROW = {
+    "benchmark": "block", "row": "reference", "mode": "train", "shape": "2x16x4x4", "dtype": "bfloat16",
+    "kernel": "Dot()", "settings": "groups=8", "device": "NVIDIA H200", "torch": "2.11.0", "time": "now",
+    "ms": 1.25, "ms_20": 1.2, "ms_80": 1.5, "eager_ms": 1.6, "ratio": 1.0, "added_ms": 0.0, "peak_mib": 98.04,
+    "gflop": 12.5, "tflop_per_s": 10.0, "roofline": 0.5, "error": 3.1e-3, "note": "",
+}  # fmt: skip
+FAILED = {k: ROW[k] for k in report.HEADING} | {"row": "fused", "note": "there is none"}
+WRONG = FAILED | {"error": 3.1e-3, "note": "wrong, not timed"}
+SERVED = {k: ROW[k] for k in report.HEADING} | {
+    "benchmark": "serve", "per_second": 256.06, "ms": 7.7561, "ms_99": 9.279, "requests": 100, "error": 3e-5,
+    "note": "",
+}  # fmt: skip
 
 
 def test_line_stands_under_its_titles():
@@ -27,7 +31,7 @@ def test_line_stands_under_its_titles():
 
 
 def test_line_of_a_network_has_what_was_added():
-    line = report.line(replace(ROW, benchmark="network", added_ms=1.5), 12)
+    line = report.line(ROW | {"benchmark": "network", "added_ms": 1.5}, 12)
     assert "added ms" in report.title_line("network", 12)
     assert "+1.5" in line.split()
 
@@ -37,10 +41,23 @@ def test_line_says_why_there_is_nothing():
     assert report.line(WRONG, 12).endswith("3.1e-03 wrong, not timed")
 
 
+def test_line_of_a_served_network_begins_with_the_batch():
+    title, line = report.title_line("serve", 12), report.line(SERVED, 12)
+    assert title.split() == ["batch", "row", "samples/s", "ms", "99", "%", "requests", "error"]
+    assert line.split() == ["2", "reference", "256.1", "7.756", "9.279", "100", "3.0e-05"]
+    assert len(title) == len(line)
+
+
+@pytest.mark.parametrize("name", ["bench", "serve"])
+def test_csv_fields_are_those_of_committed_results(name):
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "h200" / f"{name}.csv"
+    report.check_csv(path, "serve" if name == "serve" else "block")
+
+
 def test_write_csv_adds_rows_under_one_header(tmp_path):
     path = tmp_path / "new" / "rows.csv"
     for row in (ROW, FAILED):
-        report.check_csv(path)
+        report.check_csv(path, "block")
         report.write_csv([row], path)
     first, second = csv.DictReader(path.open())
     assert list(first) == [
@@ -54,14 +71,14 @@ def test_write_csv_adds_rows_under_one_header(tmp_path):
 def test_check_csv_refuses_another_table(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"other\.csv is there, and is no table of this benchmark"):
-        report.check_csv(path)
+    with pytest.raises(ValueError, match=r"other\.csv"):
+        report.check_csv(path, "block")
 
 
 @pytest.mark.parametrize("memory", [98.0, None])
-def test_draw_writes_a_picture(tmp_path, memory):
+def test_plot_writes_a_picture(tmp_path, memory):
     path = tmp_path / "rows.png"
-    report.draw([replace(ROW, peak_mib=memory), FAILED], "title", path)
+    report.plot([ROW | {"peak_mib": memory}, FAILED], "title", path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -76,7 +93,7 @@ def test_draw_writes_a_picture(tmp_path, memory):
     ids=str,
 )
 def test_header_says_what_the_precision_means(given, text):
-    header = report.header(read("block", given, "cpu"), Ceilings(2e12, 3e9))
+    header = report.header(read_setting("block", given, "cpu"), Roofline(2e12, 3e9))
     assert text in header
     assert "2 TFLOP/s" in header
     assert "3 GB/s" in header

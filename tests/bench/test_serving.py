@@ -4,69 +4,61 @@ import pytest
 import torch
 
 from cgnl.bench import serving
-from cgnl.bench.measure import percentile
-from cgnl.bench.settings import read
-from cgnl.bench.subjects import choose
+from cgnl.bench.registry import BENCHMARKS, Subject
 from cgnl.cli import main
+from cgnl.commands.bench import read_setting
 
 SMALL = ["network=resnet18", "blocks=1", "size=32", "seconds=0.001"]
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(serving, "FEWEST", 4)
+    monkeypatch.setattr(serving, "MIN_REQUESTS", 4)
 
 
-def ways(*names):
-    return choose(names, serving.WAYS)
-
-
-def test_percentile_of_known_times():
-    times = [float(t) for t in range(101)]
-    assert (percentile(times, 50), percentile(times, 99)) == (50, 99)
-    assert percentile([3.0], 99) == 3.0
+choose = BENCHMARKS["serve"].choose
 
 
 def test_latencies_are_enough_unless_they_take_too_long(monkeypatch):
     calls = []
     assert len(serving.latencies(lambda: calls.append(1), 0.0)) == 4
     assert len(calls) == 3 + 4
-    monkeypatch.setattr(serving, "LONGEST", 0.0)
+    monkeypatch.setattr(serving, "MAX_SECONDS", 0.0)
     assert len(serving.latencies(lambda: calls.append(1), 1e-9)) == 1
 
 
 def test_serve_measures_what_is_right():
-    setting = read("serve", {"network": "resnet18", "blocks": 1, "size": "32", "batch": 2, "seconds": 1e-3}, "cpu")
-    rows = {row.row: row for row in serving.serve(setting, ways("reference", "fused", "folded", "plain folded graph"))}
+    setting = read_setting(
+        "serve", {"network": "resnet18", "blocks": 1, "size": "32", "batch": 2, "seconds": 1e-3}, "cpu"
+    )
+    rows = {
+        row["row"]: row for row in serving.serve(setting, choose("reference", "fused", "folded", "plain folded graph"))
+    }
     for name in ("reference", "folded"):
         row = rows[name]
-        assert row.error is not None
-        assert 0 < row.error < 1e-4
-        assert row.ms is not None
-        assert row.ms_99 is not None
-        assert 0 < row.ms <= row.ms_99
-        assert row.requests == 4
-        assert row.per_second is not None
-        assert row.per_second > 0
-    assert (rows["fused"].ms, rows["fused"].note) == (None, "only on a GPU")
-    assert rows["plain folded graph"].error is None
+        assert 0 < row["error"] < 1e-4
+        assert 0 < row["ms"] <= row["ms_99"]
+        assert row["requests"] == 4
+        assert row["per_second"] > 0
+    assert (rows["fused"].get("ms"), rows["fused"]["note"]) == (None, "only on a GPU")
+    assert rows["plain folded graph"]["error"] is None
 
 
 def test_serve_measures_a_head():
     given = {"network": "resnet18", "blocks": 1, "size": "64", "head": "covariance", "reduced": 16, "seconds": 1e-3}
-    rows = list(serving.serve(read("serve", given, "cpu"), ways("reference", "folded")))
-    assert all(row.ms and row.error is not None and 0 < row.error < 1e-3 for row in rows)
-    assert all("head=covariance reduced=16" in row.settings for row in rows)
+    rows = list(serving.serve(read_setting("serve", given, "cpu"), choose("reference", "folded")))
+    assert all(row["ms"] and 0 < row["error"] < 1e-3 for row in rows)
+    assert all("head=covariance reduced=16" in row["settings"] for row in rows)
 
 
 def test_serve_goes_on_when_a_way_fails():
     def fail(*_):
         raise RuntimeError("no room\nat all")
 
-    setting = read("serve", {"network": "resnet18", "blocks": 1, "size": "32", "seconds": 1e-3}, "cpu")
-    failed, folded = serving.serve(setting, [serving.Way("broken", fail), *ways("folded")])
-    assert (failed.note, failed.ms) == ("no room", None)
-    assert folded.ms is not None
+    setting = read_setting("serve", {"network": "resnet18", "blocks": 1, "size": "32", "seconds": 1e-3}, "cpu")
+    failed, folded = serving.serve(setting, [Subject("broken", fail), *choose("folded")])
+    assert (failed["note"], failed.get("ms")) == ("no room", None)
+    assert folded["ms"] > 0
 
 
 def test_bench_serve_by_hand(tmp_path, capsys, monkeypatch):
@@ -85,10 +77,10 @@ def test_bench_serve_by_hand(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["mode=train"], "a network that answers does not train"),
+        (["mode=train"], "cgnl bench serve measures inference alone"),
         (["rows=foldd"], "there is no row 'foldd'; did you mean folded?"),
-        (["network=maskrcnn_resnet50_fpn"], "maskrcnn_resnet50_fpn takes pictures with objects"),
-        (["plot=a.png"], "cgnl bench serve has neither a plot nor peers"),
+        (["network=maskrcnn_resnet50_fpn"], "maskrcnn_resnet50_fpn is a detector"),
+        (["plot=a.png"], "cgnl bench serve measures inference alone"),
         (["channels=3"], "cgnl bench serve has no option 'channels'"),
         (["head=gap"], "unknown head 'gap'"),
         (["network=resnet18", "blocks=1", "rows=fused"], "no row could be measured"),

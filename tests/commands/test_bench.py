@@ -1,8 +1,14 @@
 import csv
+import re
+import subprocess
+import sys
 
 import pytest
+import torch
 
+from cgnl import kernels
 from cgnl.cli import main
+from cgnl.commands.bench import read_kernel, read_setting, read_size
 
 
 def bench(*arguments: str) -> int:
@@ -34,7 +40,7 @@ def test_bench_block_with_a_peer(tmp_path, capsys):
         (["block", "rows=refrence"], "there is no row 'refrence'; did you mean reference?"),
         (["block", "channels=12"], "inner_channels = 6 is not divisible by groups = 8"),
         (["ops", "norm=batch"], "cgnl bench ops has no option 'norm'"),
-        (["ops", "peer=a.py:A"], "a peer stands beside a block: cgnl bench ops has no place for one"),
+        (["ops", "peer=a.py:A"], "cgnl bench ops has no peer"),
         (["network", "blocks=4"], "no placement of blocks = 4 is known for 'resnet50'"),
         (["block", "peer=none.py:A"], "there is no file none.py to take a peer from"),
     ],
@@ -55,3 +61,119 @@ def test_bench_fails_where_nothing_could_be_measured(tmp_path, capsys):
     assert "timm's SEModule is for images" in out
     assert "never" in out
     assert err == "cgnl bench: no row could be measured\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["blok"],
+        ["block", "chanels=8"],
+        ["ops", "norm=batch"],
+        ["block", "dtype=bfloat"],
+        ["block", "size=x"],
+    ],
+    ids=str,
+)
+def test_help_and_refusals_answer_without_torch(arguments):
+    command = ["bench", *arguments]
+    script = f"import sys; from cgnl.cli import main; print(main({command}), 'torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == f"{0 if arguments == ['--help'] else 2} False"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("28", (28, 28)), ("28x14", (28, 14)), ("16x28x28", (16, 28, 28)), ("1000x", (1000,))]
+)
+def test_read_size(text, size):
+    assert read_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["0", "x", "3x4x5x6", "-3", "3x0", "", "28 x 28"])
+def test_read_size_refuses(text):
+    with pytest.raises(ValueError, match="size must be like 28, 28x28, 16x28x28"):
+        read_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kernel"),
+    [
+        ("dot", kernels.Dot()),
+        ("embedded_gaussian:order=2", kernels.EmbeddedGaussian(2)),
+        ("rbf:order=4,gamma=1e-2,beta=exact", kernels.GaussianRBF(4, 1e-2, "exact")),
+    ],
+)
+def test_read_kernel(text, kernel):
+    assert read_kernel(text) == kernel
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rfb", "there is no kernel 'rfb'; did you mean rbf?"),
+        ("rbf:ordr=3", "'ordr=3' is no option of the kernel rbf; did you mean order?"),
+        ("rbf:order", "'order' is no option of the kernel rbf; did you mean order?"),
+        ("rbf:order=x", "order of the kernel rbf must be a number, got 'x'"),
+        ("rbf:order=-1", "order must be a whole number from 0 to 1000, got order = -1"),
+        ("dot:order=1", "'order=1' is no option of the kernel dot: it has none"),
+    ],
+)
+def test_read_kernel_refuses(text, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        read_kernel(text)
+
+
+@pytest.mark.parametrize("benchmark", ["block", "network", "ops"])
+def test_read_setting_has_defaults(benchmark):
+    setting = read_setting(benchmark, {"batch": None}, "cpu")
+    assert (setting.batch, setting.dtype, setting.mode) == (2, torch.float32, "train")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "given", "message"),
+    [
+        ("blok", {}, "there is no benchmark 'blok'; did you mean block?"),
+        ("ops", {"blocks": 5}, "cgnl bench ops has no option 'blocks'"),
+        ("block", {"batch": 0}, "batch = 0 must be more than 0"),
+        ("block", {"seconds": float("nan")}, "seconds = nan must be more than 0"),
+        ("block", {"mode": "trian"}, "there is no mode 'trian'; did you mean train?"),
+        ("block", {"dtype": "bfloat"}, "there is no dtype 'bfloat'; did you mean bfloat16?"),
+        ("block", {"dtype": "bfloat16", "tf32": True}, "tf32 is a way to multiply float32, not bfloat16"),
+        ("block", {"norm": "bach"}, "there is no norm 'bach'; did you mean batch?"),
+        ("network", {"size": "8x64x64"}, "size = 8x64x64 has 3 axes, resnet50 takes 2"),
+        ("network", {"network": "c2d_resnet18"}, "size = 64 has 2 axes, c2d_resnet18 takes 3"),
+    ],
+    ids=str,
+)
+def test_read_setting_refuses(benchmark, given, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        read_setting(benchmark, given, "cpu")
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:999", "cpu:0x"])
+def test_read_setting_refuses_a_device(device):
+    with pytest.raises(ValueError, match=device):
+        read_setting("block", {}, device)
+
+
+@pytest.mark.parametrize(("network", "blocks"), [("resnet18", 1), ("resnet50", 5), ("c2d_resnet101", 5)])
+def test_read_setting_takes_as_many_blocks_as_there_are_places(network, blocks):
+    size = "8x32x32" if network.startswith("c2d") else "32"
+    assert read_setting("network", {"network": network, "size": size}, "cpu").blocks == blocks
+    assert read_setting("network", {"network": network, "size": size, "blocks": 1}, "cpu").blocks == 1
+
+
+def test_read_setting_takes_heads():
+    network, serve = (
+        read_setting("network", {}, "cpu"),
+        read_setting("serve", {"head": "covariance", "reduced": 32}, "cpu"),
+    )
+    assert (network.head, network.reduced, serve.head, serve.reduced) == ("average", 256, "covariance", 32)
+    assert "reduced=256" in network.summary
+    assert "head=covariance reduced=32" in serve.summary
+    assert "reduced" not in read_setting("serve", {}, "cpu").summary + read_setting("block", {}, "cpu").summary
+    for benchmark, option in (("network", "head"), ("block", "reduced"), ("ops", "reduced")):
+        with pytest.raises(ValueError, match=f"cgnl bench {benchmark} has no option '{option}'"):
+            read_setting(benchmark, {option: 3}, "cpu")
+    with pytest.raises(ValueError, match="reduced = 0"):
+        read_setting("network", {"reduced": 0}, "cpu")

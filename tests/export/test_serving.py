@@ -3,7 +3,7 @@ import torch
 
 import cgnl
 from cgnl.export import for_inference
-from cgnl.export.serving import MOST, Graphed, capture
+from cgnl.export.serving import MOST, Graphed
 from cgnl.heads import KINDS
 from tests.conftest import relative_error
 
@@ -97,13 +97,3 @@ def test_graphed_answers_are_not_overwritten():
     first = layer(x)
     second = layer(2 * x)
     assert (first.tolist(), second.tolist()) == ([1, 1, 1], [2, 2, 2])
-
-
-@gpu
-def test_capture_clears_before_each_step():
-    x, seen = torch.ones(2, device="cuda"), []
-    graph, y = capture(lambda: x * 2, lambda: seen.append(1))
-    x.fill_(5)
-    graph.replay()
-    assert y.tolist() == [10, 10]
-    assert len(seen) == 4

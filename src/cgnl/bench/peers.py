@@ -2,66 +2,58 @@
 
 import ast
 import importlib.util
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..spelling import nearest
+from .registry import BENCHMARKS, Setting, Subject
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A call of something in a file, whose arguments may name the numbers of a setting."""
-
-    text: str
-    path: Path
-    name: str
-    arguments: tuple[ast.expr, ...]
-    keywords: tuple[ast.keyword, ...]
-
-    def build(self, numbers: Mapping[str, int]) -> Any:
-        """Call it. Without arguments of its own it gets the channels."""
-        factory = find(load(self.path), self.name)
-        arguments = [_value(node, numbers) for node in self.arguments]
-        keywords = {str(k.arg): _value(k.value, numbers) for k in self.keywords}
-        return factory(*arguments, **keywords) if arguments or keywords else factory(numbers["C"])
+def peer_subjects(text: str, setting: Setting) -> list[Subject]:
+    """A row for each peer, named by its class, or by its whole spelling where that name is taken."""
+    numbers = {"C": setting.channels, "inner": setting.inner, "groups": setting.groups}
+    numbers |= {"ndim": len(setting.size), "N": math.prod(setting.size)}
+    spellings = [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]  # commas outside brackets
+    peers = [(spelling, *parse(spelling, numbers)) for spelling in spellings]
+    names = [name for _, name, _ in peers] + [subject.name for subject in BENCHMARKS["block"].subjects]
+    return [
+        Subject(name if names.count(name) == 1 else spelling, lambda _, build=build: build())
+        for spelling, name, build in peers
+    ]
 
 
-def split(text: str) -> list[str]:
-    """Parts between commas that stand outside brackets."""
-    return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
-
-
-def parse(text: str, known: Mapping[str, int]) -> Peer:
-    """Read the spelling of a peer, and refuse what could not be built; ``known`` are the numbers it may name."""
-    match = re.fullmatch(r"(.+\.py):([^:]+)", text)
+def parse(spelling: str, numbers: Mapping[str, int]) -> tuple[str, Callable[[], Any]]:
+    """Name and constructor of a peer, whose arguments may name ``numbers``; without arguments it gets C."""
+    match = re.fullmatch(r"(.+\.py):([^:]+)", spelling)
     if not match:
-        raise ValueError(f"a peer is spelt path/to/file.py:Class or path/to/file.py:Class(C, inner), got {text!r}")
+        raise ValueError(f"a peer is spelt path/to/file.py:Class or path/to/file.py:Class(C, inner), got {spelling!r}")
     path = Path(match[1]).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} to take a peer from")
     try:
         node = ast.parse(match[2].strip(), mode="eval").body
     except SyntaxError:
-        raise ValueError(f"{match[2]!r} is not the name of a class, or a call of one") from None
-    function, arguments, keywords = (
-        (node.func, node.args, node.keywords) if isinstance(node, ast.Call) else (node, (), ())
-    )
+        node = None
+    function = node.func if isinstance(node, ast.Call) else node
     if not isinstance(function, ast.Name):
         raise ValueError(f"{match[2]!r} is not the name of a class, or a call of one")
-    peer = Peer(text, path, function.id, tuple(arguments), tuple(keywords))
-    for value in [*peer.arguments, *(k.value for k in peer.keywords)]:
-        _value(value, known)
-    find(load(path), peer.name)
-    return peer
+    arguments, keywords = [], {}
+    if isinstance(node, ast.Call):
+        arguments = [_value(argument, numbers) for argument in node.args]
+        keywords = {str(k.arg): _value(k.value, numbers) for k in node.keywords}
+    if not arguments and not keywords:
+        arguments = [numbers["C"]]
+    return function.id, partial(_find(_load(path), function.id), *arguments, **keywords)
 
 
-def load(path: Path) -> ModuleType:
-    """Import a file, once; its neighbours can be imported by it."""
+def _load(path: Path) -> ModuleType:
+    """Import a file once; it can import its neighbours."""
     name = "cgnl_peer_" + re.sub(r"\W", "_", str(path.resolve()))
     if name in sys.modules:
         return sys.modules[name]
@@ -81,10 +73,10 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def find(module: ModuleType, name: str) -> Callable[..., Any]:
-    own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__]
+def _find(module: ModuleType, name: str) -> Callable[..., Any]:
     found = getattr(module, name, None)
     if not callable(found):
+        own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__]
         raise ValueError(f"{module.__file__} has no {name!r}{nearest(name, own)}")
     return found
 

@@ -1,26 +1,24 @@
-"""Rows as a table on the screen, as CSV and as a picture."""
+"""Rows as a table on the screen, as CSV and as a plot."""
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..extras import need
-from .roofline import Ceilings
+from .measure import Roofline
+from .registry import Setting
 from .runner import Row, device_name
-from .settings import Setting
-
-Column = tuple[str, str, Callable[[Any], str]]
 
 
 def _significant(value: float) -> str:
     return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
 
 
-COLUMNS: list[Column] = [
+HEADING = ["benchmark", "row", "mode", "shape", "dtype", "kernel", "settings", "device", "torch", "time"]
+STEP_COLUMNS = [
     ("ms", "ms", _significant),
     ("20 %", "ms_20", _significant),
     ("80 %", "ms_80", _significant),
@@ -33,21 +31,46 @@ COLUMNS: list[Column] = [
     ("roofline", "roofline", "{:.0%}".format),
     ("error", "error", "{:.1e}".format),
 ]
-"""Title, field of a row, and how its value is written."""
+"""Title, field and format of the columns."""
+SERVE_COLUMNS = [
+    ("samples/s", "per_second", "{:.1f}".format),
+    ("ms", "ms", "{:.4g}".format),
+    ("99 %", "ms_99", "{:.4g}".format),
+    ("requests", "requests", str),
+    ("error", "error", "{:.1e}".format),
+]
 
 WIDTH = 9
 
+LEGEND = """ms: median of the repetitions, and their 20 % and 80 % quantiles; on a GPU, of a CUDA graph with the L2
+cache flushed before each. eager: the same step called from Python: launching kernels can take longer than
+running them. ratio: of ms to that of {baseline}, or of the row that is named at the end of the line.
+MiB: peak memory allocated during a step, less what was allocated before it. Input, gradient of the output,
+weights and their gradients are there before; the output is alive.
+GFLOP: of the equations, two for a multiply-add.
+roofline: share of the speed at which the measured matrix product or copy would be the only limit.
+error: relative, of the output and in training of the input's gradient, to the reference in float64; of a
+network, that of each of its blocks.
+-: not measured; of rows that are not CGNL only the shape and finite values are checked."""
 
-def header(setting: Setting, ceilings: Ceilings) -> str:
-    where = f"{device_name(setting.device)}, torch {torch.__version__}"
+SERVE_LEGEND = """samples/s: throughput, input on the device, without waiting for one result before the next request.
+ms, 99 %: latency of a request from input to prediction in the host's memory: median and 99th percentile.
+error: of the logits, relative, to the reference in float64; the weights are random.
+folded: cgnl.export.for_inference, batch norms folded into convolutions; on a GPU, blocks are fused in all rows but the
+first. graph: replayed as a CUDA graph. plain: the same network without blocks."""
+
+
+def header(setting: Setting, roofline: Roofline | None = None) -> str:
+    """The lines above a table."""
+    where = f"{setting.summary}; {device_name(setting.device)}, torch {torch.__version__}"
+    what = f"{setting.dtype_name}, {setting.kernel}"
+    if roofline is None:
+        return f"cgnl bench serve: {' x '.join(map(str, setting.shape[1:]))}, {what}\n{where}"
     shape = " x ".join(map(str, setting.shape))
-    return "\n".join(
-        [
-            f"cgnl bench {setting.benchmark}: {setting.mode}, {shape}, {setting.dtype_name}, {setting.kernel}",
-            f"{setting.words}; {where}",
-            f"{_precision(setting)}; measured here: {ceilings.flops / 1e12:.4g} TFLOP/s by a matrix product, "
-            f"{ceilings.bytes / 1e9:.4g} GB/s by a copy",
-        ]
+    return (
+        f"cgnl bench {setting.benchmark}: {setting.mode}, {shape}, {what}\n{where}\n"
+        f"{_precision(setting)}; measured here: {roofline.flops / 1e12:.4g} TFLOP/s by a matrix product, "
+        f"{roofline.bytes / 1e9:.4g} GB/s by a copy"
     )
 
 
@@ -61,82 +84,72 @@ def _precision(setting: Setting) -> str:
     return f"modules and input in {setting.dtype_name}, the norms of our blocks in float32"
 
 
-def legend(baseline: str) -> str:
-    return "\n".join(
-        [
-            "ms: median of the repetitions, and their 20 % and 80 % quantiles; on a GPU, of a CUDA graph with the L2",
-            "cache flushed before each. eager: the same step as Python calls it: starting kernels can take longer than",
-            f"running them. ratio: of ms to that of {baseline}, or of the row that is named at the end of the line.",
-            "MiB: most allocated during a step, less what was allocated before it. Input, gradient of the output,",
-            "weights and their gradients are there before; the output is alive.",
-            "GFLOP: of the equations, two for a multiply-add.",
-            "roofline: share of the speed at which the measured matrix product or copy would be the only limit.",
-            "error: relative, of the output and in training of the input's gradient, to the reference in float64; of a",
-            "network, that of each of its blocks.",
-            "-: not measured; rows that are no CGNL have only their shape and finite values checked.",
-        ]
-    )
-
-
-def columns(benchmark: str) -> list[Column]:
-    return [column for column in COLUMNS if column[1] != "added_ms" or benchmark == "network"]
+def columns(benchmark: str) -> list[tuple[str, str, Callable[[Any], str]]]:
+    """The columns on the screen."""
+    if benchmark == "serve":
+        return SERVE_COLUMNS
+    return [column for column in STEP_COLUMNS if column[1] != "added_ms" or benchmark == "network"]
 
 
 def title_line(benchmark: str, width: int) -> str:
-    return " ".join([f"{'row':{width}}", *(f"{title:>{WIDTH}}" for title, _, _ in columns(benchmark))])
+    label = f"{'batch  ' if benchmark == 'serve' else ''}{'row':{width}}"
+    return " ".join([label, *(f"{title:>{WIDTH}}" for title, _, _ in columns(benchmark))])
 
 
 def line(row: Row, width: int) -> str:
-    if row.ms is None and row.error is None:
-        return f"{row.row:{width}} {'-':>{WIDTH}} {row.note}"
-    values = [(getattr(row, field), write) for _, field, write in columns(row.benchmark)]
+    label = f"{row['row']:{width}}"
+    if row["benchmark"] == "serve":
+        label = f"{row['shape'].partition('x')[0]:>5}  {label}"
+    if row.get("ms") is None and row.get("error") is None:
+        return f"{label} {'-':>{WIDTH}} {row['note']}"
+    values = [(row.get(field), write) for _, field, write in columns(row["benchmark"])]
     cells = [f"{'-' if value is None else write(value):>{WIDTH}}" for value, write in values]
-    return " ".join([f"{row.row:{width}}", *cells, row.note]).rstrip()
+    return " ".join([label, *cells, row["note"]]).rstrip()
 
 
-def check_csv(path: Path, kind: type = Row) -> None:
-    """Refuse a file that holds something else, before an hour is spent on what cannot be written."""
-    if path.exists() and path.stat().st_size and path.read_text().splitlines()[0] != ",".join(names(kind)):
-        raise ValueError(f"{path} is there, and is no table of this benchmark: give another name")
+def csv_fields(benchmark: str) -> list[str]:
+    measured = SERVE_COLUMNS if benchmark == "serve" else STEP_COLUMNS
+    return [*HEADING, *(field for _, field, _ in measured), "note"]
 
 
-def write_csv(rows: Sequence[Any], path: Path, kind: type = Row) -> None:
-    """Rows are added to those that are there."""
+def check_csv(path: Path, benchmark: str) -> None:
+    """Refuse a file that holds another table, before an hour is spent on rows that cannot be written."""
+    if path.exists() and path.stat().st_size and path.read_text().splitlines()[0] != ",".join(csv_fields(benchmark)):
+        raise ValueError(f"{path} exists and is not a table of this benchmark: give another name")
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """Append rows, under a header if the file is new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists() or not path.stat().st_size
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, names(kind))
+        writer = csv.DictWriter(file, csv_fields(rows[0]["benchmark"]))
         if new:
             writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+        writer.writerows(rows)
 
 
-def names(kind: type) -> list[str]:
-    return [field.name for field in fields(kind)]
-
-
-def draw(rows: Sequence[Row], title: str, path: Path) -> None:
+def plot(rows: Sequence[Row], title: str, path: Path) -> None:
     """Bars of milliseconds, with their quantiles, and of memory where it was measured."""
-    timed = [row for row in rows if row.ms is not None][::-1]  # the first on top
-    count = 2 if any(row.peak_mib is not None for row in timed) else 1
+    timed = [row for row in rows if row.get("ms") is not None][::-1]  # the first on top
+    count = 2 if any(row.get("peak_mib") is not None for row in timed) else 1
     size = 3 + 3.2 * count, 1.3 + 0.36 * len(timed)
     figure = need("matplotlib.figure", "bench").Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     panels = [
-        ("milliseconds, median and 20 to 80 %", "#2b6cb0", "ms", "ms_80", _significant),
-        ("MiB during a step", "#8c8c8c", "peak_mib", "peak_mib", "{:.0f}".format),
+        ("milliseconds, median and 20 to 80 %", "#2b6cb0", "ms", _significant),
+        ("MiB during a step", "#8c8c8c", "peak_mib", "{:.0f}".format),
     ]
-    for axis, (label, colour, field, end, write) in zip(axes, panels, strict=False):
-        axis.barh([row.row for row in timed], [getattr(row, field) or 0 for row in timed], color=colour)
-        for place, row in enumerate(timed):
-            value, right = getattr(row, field), getattr(row, end)
-            text, x = ("-", 0) if value is None else (write(value), max(value, right))
-            axis.annotate(text, (x, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    names = [row["row"] for row in timed]
+    spread = [[row["ms"] - row["ms_20"] for row in timed], [row["ms_80"] - row["ms"] for row in timed]]
+    for axis, (label, colour, field, write) in zip(axes, panels, strict=False):
+        values = [row.get(field) for row in timed]
+        error = spread if field == "ms" else None
+        bars = axis.barh(names, [value or 0 for value in values], color=colour, xerr=error, ecolor="#777777")
+        axis.bar_label(bars, ["-" if value is None else write(value) for value in values], padding=4, fontsize=8)
         axis.set_xlabel(label)
         axis.margins(x=0.2)
         axis.spines[["top", "right"]].set_visible(False)
-    for place, row in enumerate(timed):
-        axes[0].plot([row.ms_20, row.ms_80], [place, place], color="#777777", linewidth=1.5)
     figure.suptitle(title, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)

@@ -1,180 +1,86 @@
-"""``cgnl bench serve``: how many samples a second a network answers, and how long 99 of 100 requests take at most."""
+"""``cgnl bench serve``: throughput of a network in samples a second, and the latency of a request."""
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..export import for_inference
-from .cases import draw
-from .checks import check_batch, relative_error, settle
-from .measure import by_clock, percentile
-from .runner import Heading, device_name, heading, reason
-from .settings import Setting
-from .subjects import whole_network
+from .checks import calibrate, check_batch, relative_error
+from .measure import draw_inputs, quantiles, time_steps
+from .registry import BENCHMARKS, Setting, Subject
+from .runner import Row, reason, start_row
 
 BATCHES = 1, 8, 64
-"""Samples of a request, unless given."""
-FEWEST = 100
-"""Requests, or else nobody knows what 99 of 100 take."""
-LONGEST = 20.0
-"""Seconds after which fewer will do; how many there were stands beside it."""
-SEEN = 4
-"""Samples by which norms have their statistics."""
-
-Weights = Mapping[str, Tensor]
+"""Samples of a request by default."""
+MIN_REQUESTS = 100
+"""Fewest requests for a meaningful 99th percentile."""
+MAX_SECONDS = 20.0
+"""Time after which fewer requests will do; their number is a column."""
+CALIBRATION = 4
+"""Samples from which norms take their statistics."""
 
 
-@dataclass(frozen=True)
-class Served(Heading):
-    """What was measured of a way to answer; None where it was not, and then ``note`` says why."""
-
-    per_second: float | None = None
-    ms: float | None = None
-    ms_99: float | None = None
-    requests: int | None = None
-    error: float | None = None
-    note: str = ""
-
-
-def _as_it_is(setting: Setting, weights: Weights, backend: str) -> nn.Module:
-    model = whole_network(setting, "cgnl", backend=backend)
-    model.load_state_dict(weights)
-    model.eval().requires_grad_(False).to(setting.device, setting.dtype)
-    return model.to(memory_format=setting.memory_format)  # pyright: ignore[reportCallIssue]
-
-
-def _ready(setting: Setting, weights: Weights, graphs: bool = False) -> nn.Module:
-    model = whole_network(setting, "cgnl")
-    model.load_state_dict(weights)
-    return for_inference(model, setting.device, setting.dtype, graphs)
-
-
-def _compiled(setting: Setting, weights: Weights, mode: str | None = None) -> Callable[[Tensor], Tensor]:
-    return torch.compile(_ready(setting, weights), dynamic=False, mode=mode)
-
-
-def _plain(setting: Setting, _: Weights) -> nn.Module:
-    return for_inference(whole_network(setting, None), setting.device, setting.dtype)
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to answer requests."""
-
-    name: str
-    build: Callable[[Setting, Weights], Callable[[Tensor], Tensor]]
-    only_on_gpu: bool = False
-    checked: bool = True
-
-
-WAYS = (
-    Way("reference", partial(_as_it_is, backend="reference")),
-    Way("fused", partial(_as_it_is, backend="fused"), only_on_gpu=True),
-    Way("folded", _ready),
-    Way("folded graph", partial(_ready, graphs=True), only_on_gpu=True),
-    Way("folded compiled", _compiled),
-    Way("folded compiled graph", partial(_compiled, mode="reduce-overhead"), only_on_gpu=True),
-    Way("plain folded graph", _plain, checked=False),
-)
-"""Fused kernels run in all rows but the first, where there is a GPU. ``graph`` means nothing on a CPU."""
-
-
-def check(setting: Setting) -> None:
-    """Refuse what cannot be measured."""
-    if setting.mode != "forward":
-        raise ValueError("a network that answers does not train: cgnl bench serve has no mode=train")
-    whole_network(setting, "cgnl")
-
-
-def serve(setting: Setting, ways: Iterable[Way]) -> Iterator[Served]:
-    """A row for each way, as it comes. Whatever goes wrong with one, the others go on."""
-    weights, x, truth = _truth(setting)
-    for way in ways:
-        row = Served(**heading(way.name, setting))
+def serve(setting: Setting, subjects: Iterable[Subject]) -> Iterator[Row]:
+    """Yield the row of each subject as soon as it is measured. If one fails, the others still run."""
+    weights, x, expected = _compute_truth(setting)
+    for subject in subjects:
         torch.compiler.reset()
         try:
-            yield _served(row, way, setting, weights, x, truth)
+            measured = _measure(subject, setting, weights, x, expected)
         except Exception as error:
-            yield replace(row, note=reason(error))
+            measured = {"note": reason(error)}
+        yield start_row(subject, setting) | measured
         if setting.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def _truth(setting: Setting) -> tuple[Weights, Tensor, Tensor]:
-    """Weights with norms that have seen something, a few samples, and what float64 makes of them."""
+def _compute_truth(setting: Setting) -> tuple[Mapping[str, Tensor], Tensor, Tensor]:
+    """Weights with calibrated norms, a few samples, and their logits in float64."""
     torch.manual_seed(0)
-    exact = whole_network(setting, "cgnl", backend="reference").to(setting.device, torch.float64)
-    (x,) = draw(setting, SEEN, 1, gradient=False)
-    settle(exact, [x.double()])
-    x = x[: check_batch(setting)]
-    weights = {
-        name: value.float() if value.is_floating_point() else value for name, value in exact.state_dict().items()
-    }
+    exact = BENCHMARKS["serve"].reference.build(setting)
+    assert isinstance(exact, torch.nn.Module)
+    exact.to(setting.device, torch.float64)
+    (x,) = draw_inputs(setting, CALIBRATION)
+    calibrate(exact, [x.double()])
+    x, weights = x[: check_batch(setting)], exact.state_dict()
     with torch.inference_mode():
         return weights, x, exact.eval()(x.double())
 
 
-def _served(row: Served, way: Way, setting: Setting, weights: Weights, x: Tensor, truth: Tensor) -> Served:
-    if way.only_on_gpu and setting.device.type != "cuda":
-        return replace(row, note="only on a GPU")
-    call = way.build(setting, weights)
+def _measure(
+    subject: Subject, setting: Setting, weights: Mapping[str, Tensor], x: Tensor, expected: Tensor
+) -> dict[str, Any]:
+    if subject.only_on_gpu and setting.device.type != "cuda":
+        return {"note": "only on a GPU"}
+    call = subject.load(setting, weights)
     with torch.inference_mode():
-        if way.checked:
-            row = replace(row, error=relative_error([call(x)], [truth]))
-        (given,) = draw(setting, setting.batch, 1, gradient=False)
-        waiting = given.cpu()
-        if given.is_cuda:
-            waiting = waiting.pin_memory()
-        times = latencies(lambda: call(waiting.to(setting.device, non_blocking=True)).cpu(), setting.seconds)
-        rate = setting.batch / seconds_of_each(lambda: call(given), setting.seconds, setting.device)
-    return replace(row, per_second=rate, ms=percentile(times, 50), ms_99=percentile(times, 99), requests=len(times))
+        error = relative_error([call(x)], [expected]) if subject.like_reference else None
+        (given,) = draw_inputs(setting, setting.batch)
+        on_host = given.cpu().pin_memory() if given.is_cuda else given
+        times = latencies(lambda: call(on_host.to(setting.device, non_blocking=True)).cpu(), setting.seconds)
+        rate = setting.batch / seconds_per_call(lambda: call(given), setting.seconds, setting.device)
+    median, high = quantiles(times, 0.5, 0.99)
+    return {"per_second": rate, "ms": median, "ms_99": high, "requests": len(times), "error": error}
 
 
 def latencies(request: Callable[[], object], seconds: float) -> list[float]:
-    """Milliseconds of requests one after another: for this long, and enough of them unless they take too long."""
+    """Milliseconds of requests, one after another."""
     for _ in range(3):
         request()
-    return by_clock(request, seconds, fewest=FEWEST, most=math.inf, longest=LONGEST)
+    return time_steps(request, seconds, min_steps=MIN_REQUESTS, max_steps=math.inf, max_seconds=MAX_SECONDS)
 
 
-def seconds_of_each(call: Callable[[], object], seconds: float, device: torch.device) -> float:
-    """Seconds of a call where nobody waits for its answer before the next one."""
+def seconds_per_call(call: Callable[[], object], seconds: float, device: torch.device) -> float:
+    """Seconds of a call if nobody waits for its result before the next one."""
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
     count, start = 0, time.perf_counter()
     while count < 10 or time.perf_counter() - start < seconds:
         call()
         count += 1
-        if count % 10 == 0 and device.type == "cuda":  # so that no more than these wait to be computed
-            torch.cuda.synchronize(device)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        if count % 10 == 0:  # limits how many calls are queued
+            synchronize(device)
+    synchronize(device)
     return (time.perf_counter() - start) / count
-
-
-LEGEND = """samples/s: without waiting for an answer before the next request, input on the device.
-ms, 99 %: a request alone, from input in the host's memory to the answer there: median, and what 99 of 100 stay under.
-error: of the logits, relative, to the reference in float64; the weights are random.
-folded: cgnl.export.for_inference, batch norms in the convolutions; blocks are fused but in the first row (on a GPU).
-graph: started all at once, as a CUDA graph. plain: the same without blocks."""
-
-
-def header(setting: Setting) -> str:
-    size = " x ".join(map(str, setting.shape[1:]))
-    where = f"{device_name(setting.device)}, torch {torch.__version__}"
-    return f"cgnl bench serve: {size}, {setting.dtype_name}, {setting.kernel}\n{setting.words}; {where}"
-
-
-def title_line(width: int) -> str:
-    return f"{'batch':>5}  {'row':{width}} {'samples/s':>10} {'ms':>9} {'99 %':>9} {'requests':>9} {'error':>9}"
-
-
-def line(row: Served, width: int) -> str:
-    head = f"{row.shape.partition('x')[0]:>5}  {row.row:{width}}"
-    if row.per_second is None or row.ms is None or row.ms_99 is None:
-        return f"{head} {'-':>10} {row.note}"
-    error = "-" if row.error is None else f"{row.error:.1e}"
-    return f"{head} {row.per_second:10.1f} {row.ms:9.4g} {row.ms_99:9.4g} {row.requests:9} {error:>9}"

@@ -1,17 +1,37 @@
 """``cgnl bench``: blocks, networks or operators, side by side."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..bench import report, serving
-from ..bench.roofline import measure_ceilings, precision
-from ..bench.runner import measure_rows
-from ..bench.settings import Setting, read
-from ..bench.subjects import BENCHMARKS, choose, peer_subjects
 from ..extras import need
-from ..spelling import first_line
+from ..spelling import first_line, nearest
+
+if TYPE_CHECKING:
+    from ..bench.registry import Setting
+    from ..ops.kernels import Kernel
+
+_COMMON = {"groups": 8, "kernel": "dot", "tf32": False, "channels_last": True, "mode": "train"}
+_COMMON |= {"dtype": ("bfloat16", "float32"), "seconds": (1.0, 0.2)}
+_POSITIONS = {"batch": (32, 2), "size": ("28", "14")}
+_NETWORK = {"network": "resnet50", "blocks": None, "norm": "batch", "reduced": 256, "size": ("224", "64")}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "block": {**_COMMON, **_POSITIONS, "channels": (1024, 64), "inner": None, "norm": "batch"},
+    "network": {**_COMMON, **_NETWORK, "batch": (256, 2)},
+    "serve": {**_COMMON, **_NETWORK, "batch": 1, "mode": "forward", "head": "average"},
+    "ops": {**_COMMON, **_POSITIONS, "channels": (512, 64)},
+}
+"""The options of each benchmark and their defaults; of a pair, the first is for a GPU, the second for a CPU."""
+CHOICES = {
+    "mode": ["forward", "train"],
+    "dtype": ["bfloat16", "float16", "float32", "tf32"],
+    "norm": ["batch", "group", "none"],
+}
 
 
 def bench(
@@ -44,8 +64,8 @@ def bench(
     What is not given has a default for the device: small on a CPU.
 
     Args:
-        benchmark: block; network: a whole training step against the plain network; ops: the operator alone; serve: how
-            soon a network answers, and how many samples a second.
+        benchmark: block; network: a whole training step against the plain network; ops: the operator alone; serve: the
+            latency and throughput of a network.
         batch: samples; serve takes 1, 8 and 64 unless it is given.
         channels: channels of the input (block, ops).
         size: positions, of a network's input pixels: 28 or 28x28 for images, 16x28x28 for clips, 1000x for sequences.
@@ -63,70 +83,142 @@ def bench(
         head: average, covariance, bilinear or compact (serve); network has rows for a covariance head.
         reduced: channels whose products a head takes, 256 unless given (network, serve).
         device: auto, cpu, cuda or cuda:1.
-        rows: only these, with commas between them.
+        rows: only these, separated by commas.
         peer: other blocks to measure: path/to/file.py:Class, built as Class(channels), or
             "path/to/file.py:Class(C, inner, groups=8)", where C, inner, groups, ndim and N have the values of this run.
-            With commas between them (block).
-        csv: add the rows to this file.
+            Separated by commas (block).
+        csv: append the rows to this file.
         plot: draw the rows into this picture.
         seconds: spent on repetitions of each row.
     """
-    switches = {"tf32": tf32 or None, "channels_last": None if channels_last else False}
-    numbers = {"batch": batch, "channels": channels, "groups": groups, "inner": inner, "blocks": blocks}
-    heads = {"head": head, "reduced": reduced}
-    words = {"size": size, "kernel": kernel, "norm": norm, "dtype": dtype, "mode": mode, "network": network}
-    setting = read(benchmark, {**numbers, **heads, **words, **switches, "seconds": seconds}, device)
-    if benchmark == "serve":
-        if plot or peer:
-            raise ValueError("cgnl bench serve has neither a plot nor peers")
-        return _serve([setting] if batch else [replace(setting, batch=b) for b in serving.BATCHES], rows, csv)
+    given = dict(locals())
+    for name in ("benchmark", "device", "rows", "peer", "csv", "plot"):
+        del given[name]
+    check_options(benchmark, given)
+    if benchmark == "serve" and (mode == "train" or plot or peer):
+        raise ValueError("cgnl bench serve measures inference alone: it has no mode=train, plot or peer")
     if peer and benchmark != "block":
-        raise ValueError(f"a peer stands beside a block: cgnl bench {benchmark} has no place for one")
-    known = BENCHMARKS[benchmark]
-    subjects = choose(rows.split(","), known.subjects) if rows else list(known.subjects)
+        raise ValueError(f"cgnl bench {benchmark} has no peer: peers are compared with a block")
+
+    from ..bench import report
+    from ..bench.measure import measure_roofline, precision
+    from ..bench.peers import peer_subjects
+    from ..bench.registry import BENCHMARKS
+    from ..bench.runner import measure_rows
+    from ..bench.serving import BATCHES, serve
+
+    setting, known = read_setting(benchmark, given, device), BENCHMARKS[benchmark]
+    subjects = known.choose(*rows.split(",")) if rows else list(known.subjects)
     subjects += peer_subjects(peer, setting) if peer else []
     try:
-        choose(["reference"], known.subjects)[0].build(setting)  # what cannot be built says why
+        known.reference.build(setting)  # raises for options that do not fit together
     except RuntimeError as error:
-        raise ValueError(f"there is no memory for this: {first_line(error)}") from None
+        raise ValueError(f"there is not enough memory: {first_line(error)}") from None
     if csv:
-        report.check_csv(Path(csv))
+        report.check_csv(Path(csv), benchmark)
     if plot:
         need("matplotlib", "bench")
 
     measured = []
     width = max(len(subject.name) for subject in subjects)
     with precision(setting.tf32):
-        ceilings = measure_ceilings(setting)
-        print(report.header(setting, ceilings), report.title_line(benchmark, width), sep="\n\n", flush=True)
-        for row in measure_rows(setting, subjects, ceilings):
+        if benchmark == "serve":
+            roofline, legend = None, report.SERVE_LEGEND
+            batches = [batch] if batch else BATCHES
+            measurements = chain.from_iterable(serve(replace(setting, batch=b), subjects) for b in batches)
+        else:
+            roofline, legend = measure_roofline(setting), report.LEGEND.format(baseline=known.baseline)
+            measurements = measure_rows(setting, subjects, roofline)
+        header = report.header(setting, roofline)
+        print(header, report.title_line(benchmark, width), sep="\n\n", flush=True)
+        for row in measurements:
             print(report.line(row, width), flush=True)
             measured.append(row)
-    print(f"\n{report.legend(known.baseline)}")
+    print(f"\n{legend}")
     if csv:
         report.write_csv(measured, Path(csv))
     if plot:
-        report.draw(measured, report.header(setting, ceilings).partition(";")[0], Path(plot))
-    if not any(row.ms is not None for row in measured):
+        report.plot(measured, header.partition(";")[0], Path(plot))
+    if all(row.get("ms") is None for row in measured):
         raise ValueError("no row could be measured")
     return measured
 
 
-def _serve(settings: Sequence[Setting], rows: str | None, csv: str | None) -> list[serving.Served]:
-    ways, first = choose(rows.split(","), serving.WAYS) if rows else list(serving.WAYS), settings[0]
-    serving.check(first)
-    if csv:
-        report.check_csv(Path(csv), serving.Served)
-    width, measured = max(len(way.name) for way in ways), []
-    with precision(first.tf32):
-        print(serving.header(first), serving.title_line(width), sep="\n\n", flush=True)
-        for setting in settings:
-            for row in serving.serve(setting, ways):
-                print(serving.line(row, width), flush=True)
-                measured.append(row)
-    print(f"\n{serving.LEGEND}")
-    if csv:
-        report.write_csv(measured, Path(csv), serving.Served)
-    if not any(row.ms is not None for row in measured):
-        raise ValueError("no row could be measured")
-    return measured
+def check_options(benchmark: str, given: Mapping[str, Any]) -> None:
+    """Refuse unknown options and values, without torch."""
+    if benchmark not in DEFAULTS:
+        raise ValueError(f"there is no benchmark {benchmark!r}{nearest(benchmark, DEFAULTS)}")
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in DEFAULTS[benchmark]:
+            raise ValueError(f"cgnl bench {benchmark} has no option {name!r}{nearest(name, DEFAULTS[benchmark])}")
+        if name in CHOICES and value not in CHOICES[name]:
+            raise ValueError(f"there is no {name} {value!r}{nearest(value, CHOICES[name])}")
+        if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < math.inf:
+            raise ValueError(f"{name} = {value} must be more than 0")
+    if given.get("size"):
+        read_size(given["size"])
+
+
+def read_setting(benchmark: str, given: Mapping[str, Any], device: str = "auto") -> "Setting":
+    """The setting that the given options ask for; those that are None or missing have their defaults."""
+    import torch
+
+    from ..bench.registry import Setting, find_device
+    from ..models import is_video
+    from ..surgery import placement
+
+    check_options(benchmark, given)
+    place = find_device(device)
+    options: dict[str, Any] = {}
+    for name, default in DEFAULTS[benchmark].items():
+        if isinstance(default, tuple):
+            default = default[0] if place.type == "cuda" else default[1]
+        options[name] = default if given.get(name) is None else given[name]
+
+    network, size, dtype = options.get("network", ""), read_size(options["size"]), options["dtype"]
+    axes = 3 if is_video(network) else 2
+    if network and len(size) != axes:
+        raise ValueError(f"size = {options['size']} has {len(size)} axes, {network} takes {axes}")
+    if network and options["blocks"] is None:
+        options["blocks"] = 1
+        with suppress(ValueError):  # fewer than five places
+            options["blocks"] = len(placement(network, 5))
+    if options["tf32"] and dtype not in ("float32", "tf32"):
+        raise ValueError(f"tf32 is a way to multiply float32, not {dtype}")
+    options["tf32"] |= dtype == "tf32"
+    options["dtype"] = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    options["channels"] = options.get("channels", 3)
+    options["inner"] = options.get("inner") or max(options["channels"] // 2, 1)
+    options["norm"] = None if options.get("norm") == "none" else options.get("norm", "batch")
+    return Setting(benchmark, **options | {"size": size, "device": place, "kernel": read_kernel(options["kernel"])})
+
+
+def read_size(text: str) -> tuple[int, ...]:
+    """``28`` is 28 x 28, ``16x28x28`` a clip, ``1000x`` a sequence."""
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){0,2}|[1-9]\d*x", text):
+        raise ValueError(f"size must be like 28, 28x28, 16x28x28, or 1000x for a sequence, got {text!r}")
+    axes = tuple(map(int, text.rstrip("x").split("x")))
+    return axes * 2 if "x" not in text else axes
+
+
+def read_kernel(text: str) -> "Kernel":
+    """``dot``, or a name with options: ``rbf:order=3,gamma=1e-4,beta=exact``."""
+    from ..ops.kernels import BY_NAME
+
+    name, _, rest = text.partition(":")
+    if name not in BY_NAME:
+        raise ValueError(f"there is no kernel {name!r}{nearest(name, BY_NAME)}")
+    types: dict[str, Any] = {field.name: field.type for field in fields(BY_NAME[name])}
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if key not in types or not equals:
+            known = nearest(key, types) if types else ": it has none"
+            raise ValueError(f"{part!r} is no option of the kernel {name}{known}")
+        try:
+            options[key] = types[key](value) if types[key] in (int, float) else value
+        except ValueError:
+            raise ValueError(f"{key} of the kernel {name} must be a number, got {value!r}") from None
+    return BY_NAME[name](**options)

@@ -163,7 +163,7 @@ def _list() -> None:
 
 def _complexity(folder: Path, device: str | None, dry: bool) -> None:
     """Measure, or write anew what was measured."""
-    from ..experiments.complexity import complexity, from_csv
+    from ..bench.complexity import complexity, from_csv
 
     paths = from_csv(folder / "complexity.csv") if dry else complexity(folder, device=device)
     print(f"{', '.join(map(str, paths))} written")

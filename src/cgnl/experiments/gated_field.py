@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from ..bench.complexity import settled_on
 from ..blocks import CGNL, NonLocal, SimpleResidual
 from ..engine.atomic_io import make_folder, write_text
 from ..engine.folder import environment
 from ..extras import need
-from .complexity import settled_on
 from .gated_field_report import Result, markdown, read_results, write_results
 from .statistics import estimate
 

@@ -1,11 +1,11 @@
 """A network made ready to answer: norms folded, half precision, kernels that are started all at once."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..cuda_graph import capture
 from .folding import fold
 
 
@@ -76,19 +76,3 @@ class Graphed(nn.Module):
         seen.copy_(x)
         graph.replay()
         return answer.clone()
-
-
-def capture(step: Callable[[], Any], clear: Callable[[], None] = lambda: None) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """A step as a CUDA graph, and what it returns, which each replay writes anew. ``clear`` is called before a step."""
-    aside, here = torch.cuda.Stream(), torch.cuda.current_stream()
-    aside.wait_stream(here)
-    with torch.cuda.stream(aside):  # what is set up on first use must not be captured
-        for _ in range(3):
-            clear()
-            step()
-    here.wait_stream(aside)
-    clear()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = step()
-    return graph, output

@@ -4,10 +4,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cgnl.experiments import complexity as module
-from cgnl.experiments.complexity import Curve, complexity, from_csv, measure_point, plan, sides, sweep
-from cgnl.experiments.complexity_report import BLOCK, COMPACT, EXACT, KERNELS, LAWS, MATRIX
-from cgnl.experiments.growth import fit, read_points, values
+from cgnl.bench import complexity as module
+from cgnl.bench.complexity import Curve, complexity, factor, from_csv, measure_point, plan, sweep
+from cgnl.bench.complexity_report import BLOCK, COMPACT, EXACT, KERNELS, MATRIX, OPERATIONS
+from cgnl.bench.growth import fit_power, read_points, values
+
+CPU = torch.device("cpu")
 
 TINY = [
     *(Curve(name, "N", (4, 8, 16), 1, 8, 0) for name in (EXACT, MATRIX, KERNELS, COMPACT)),
@@ -19,21 +21,21 @@ TINY = [
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(module, "REPEATED", 1e-3)
+    monkeypatch.setattr(module, "REPEAT_SECONDS", 1e-3)
 
 
 def silent(_):
     pass
 
 
-def test_sides_are_as_square_as_they_come():
-    assert [sides(n) for n in (1, 7, 49, 96, 98, 12544)] == ["1x1", "1x7", "7x7", "8x12", "7x14", "112x112"]
+def test_factors_are_as_square_as_possible():
+    assert [factor(n) for n in (1, 7, 49, 96, 98, 12544)] == [(1, 1), (1, 7), (7, 7), (8, 12), (7, 14), (112, 112)]
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 def test_plan_grows_every_operation_with_positions_and_channels(device_type):
     curves = plan(device_type)
-    assert {(c.operation, c.axis) for c in curves} == {(name, axis) for name in LAWS for axis in "NC"} | {
+    assert {(c.operation, c.axis) for c in curves} == {(name, axis) for name in OPERATIONS for axis in "NC"} | {
         (COMPACT, "P + 1")
     }
     assert all(list(c.sizes) == sorted(set(c.sizes)) and len(c.sizes) > 5 for c in curves)
@@ -53,23 +55,18 @@ def test_plan_for_a_gpu_goes_on_as_before():
 @pytest.mark.parametrize("curve", plan("cuda"), ids=lambda c: f"{c.operation} {c.axis}")
 def test_what_a_gpu_would_measure_runs_on_a_cpu(curve, monkeypatch):
     """In the dtype, mode and layout of a GPU, at the smallest size of each curve."""
-    at = Curve.at
-
-    def on_gpu(self, size, _device):
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.cuda, "device_count", lambda: 1)
-            return replace(at(self, size, "cuda"), device=torch.device("cpu"))
-
-    monkeypatch.setattr(Curve, "at", on_gpu)
+    setting = Curve.setting
+    on_gpu = torch.device("cuda")
+    monkeypatch.setattr(Curve, "setting", lambda self, size, _: replace(setting(self, size, on_gpu), device=CPU))
     small = replace(curve, batch=1, channels=curve.channels and 16, positions=curve.positions and 49)
-    point = measure_point(small, curve.sizes[0], "cpu", longest=60)
+    point = measure_point(small, curve.sizes[0], CPU, max_seconds=60)
     assert point is not None
     assert (point.mode, point.dtype, point.size) == ("forward", "bfloat16", curve.sizes[0])
 
 
 @pytest.mark.parametrize("channels", [8, 16])
 def test_memory_of_the_exact_operation_is_its_matrices(channels):
-    point = measure_point(Curve(EXACT, "N", (64,), 1, channels, 0), 64, "cpu", longest=60)
+    point = measure_point(Curve(EXACT, "N", (64,), 1, channels, 0), 64, CPU, max_seconds=60)
     assert point is not None
     matrix = 4 * (64 * channels) ** 2 / 2**20
     assert point.peak_mib == pytest.approx(3 * matrix, rel=0.02)  # f and its gradient, and one for theta's or phi's
@@ -77,7 +74,7 @@ def test_memory_of_the_exact_operation_is_its_matrices(channels):
 
 def test_memory_of_the_compact_operation_does_not_know_the_order():
     curve = Curve(COMPACT, "P + 1", (2, 5, 9), 1, 16, 1024)
-    points = list(sweep(curve, "cpu", 60, silent))
+    points = list(sweep(curve, CPU, 60, silent))
     assert [p.order for p in points] == [1, 4, 8]
     assert points[0].peak_mib == pytest.approx(points[-1].peak_mib, rel=0.01)
 
@@ -88,7 +85,7 @@ def test_memory_of_the_compact_operation_does_not_know_the_order():
 )
 def test_memory_grows_as_counted(operation, axis, power):
     curve = Curve(operation, axis, (32, 64, 96, 128), 1, 4, 4)
-    found = fit(values(sweep(curve, "cpu", 60, silent), "peak_mib"))
+    found = fit_power(values(sweep(curve, CPU, 60, silent), "peak_mib"))
     assert found is not None
     assert found.power == pytest.approx(power, abs=0.1)
 
@@ -96,7 +93,7 @@ def test_memory_grows_as_counted(operation, axis, power):
 def test_sweep_ends_where_a_step_takes_too_long(monkeypatch):
     measured, said = module.measure_point, []
     monkeypatch.setattr(module, "measure_point", lambda c, n, *rest: measured(c, n, *rest) if n < 16 else None)
-    points = list(sweep(TINY[0], "cpu", 0.25, said.append))
+    points = list(sweep(TINY[0], CPU, 0.25, said.append))
     assert [p.positions for p in points] == [4, 8]
     assert said[-1] == "GNL, exact: ends before N = 16, a step takes more than 0.25 s"
 
@@ -107,12 +104,12 @@ def test_sweep_ends_where_memory_does(monkeypatch):
 
     said = []
     monkeypatch.setattr(module, "measure_point", fail)
-    assert list(sweep(TINY[0], "cpu", 1, said.append)) == []
+    assert list(sweep(TINY[0], CPU, 1, said.append)) == []
     assert said == ["GNL, exact: ends before N = 4, out of memory"]
 
 
 def test_measure_point_gives_up_on_a_long_step():
-    assert measure_point(TINY[0], 4, "cpu", longest=1e-9) is None
+    assert measure_point(TINY[0], 4, CPU, max_seconds=1e-9) is None
 
 
 def test_complexity_from_start_to_end(tmp_path, monkeypatch):

@@ -11,48 +11,35 @@ from pathlib import Path
 import torch
 
 from .. import ops
-from ..bench import cases
-from ..bench.measure import captured, measure, peak_mib, peak_mib_on_cpu
-from ..bench.runner import device_name, reason
-from ..bench.settings import Setting, read, read_device
-from ..bench.subjects import BENCHMARKS, Call, Subject, choose
-from ..blocks import CGNL
+from ..cuda_graph import capture
 from ..extras import need
-from .complexity_report import BLOCK, COMPACT, EXACT, KERNELS, MATRIX, draw, draw_time, markdown
+from ..ops.kernels import Dot, EmbeddedGaussian
+from .complexity_report import BLOCK, COMPACT, EXACT, KERNELS, MATRIX, markdown, plot, plot_time
 from .growth import Point, read_points, write_points
+from .measure import Case, draw_inputs, measure, peak_mib, peak_mib_on_cpu
+from .registry import BENCHMARKS, Setting, Subject, build_block, build_operator, find_device
+from .runner import device_name, reason
 
-LONGEST = 2.0
-"""Seconds of a step at which a curve ends."""
+MAX_SECONDS = 2.0
+"""Time of a step at which a curve ends."""
 
-REPEATED = 0.2
-"""Seconds spent on repetitions of a step."""
-
-
-def _exact(setting: Setting) -> Call:
-    return partial(ops.generalized_non_local, groups=setting.groups)
-
-
-def _compact(setting: Setting) -> Call:
-    return partial(ops.compact_generalized_non_local, kernel=setting.kernel, groups=setting.groups)
+REPEAT_SECONDS = 0.2
+"""Time spent on repetitions of a step."""
 
 
-def _block(setting: Setting) -> Call:
-    return CGNL(setting.channels, groups=setting.groups, kernel=setting.kernel, zero_init=False)
-
-
-_by_matrix, _by_kernels = choose(["non-local bmm", "non-local sdpa"], BENCHMARKS["ops"].subjects)
+_matrix, _kernels = BENCHMARKS["ops"].choose("non-local bmm", "non-local sdpa")
 SUBJECTS = {
-    EXACT: Subject(EXACT, _exact),
-    MATRIX: _by_matrix,
-    KERNELS: _by_kernels,
-    COMPACT: Subject(COMPACT, _compact),
-    BLOCK: Subject(BLOCK, _block),
+    EXACT: Subject(EXACT, lambda setting: partial(ops.generalized_non_local, groups=setting.groups)),
+    MATRIX: _matrix,
+    KERNELS: _kernels,
+    COMPACT: Subject(COMPACT, build_operator),
+    BLOCK: Subject(BLOCK, build_block),
 }
 
 
 @dataclass(frozen=True)
 class Curve:
-    """An operation, what grows, the sizes it grows through, and what stays as it is."""
+    """An operation, the axis along which it grows, its sizes there, and what stays constant."""
 
     operation: str
     axis: str
@@ -62,27 +49,30 @@ class Curve:
     positions: int
     groups: int = 1
 
-    def at(self, size: int, device: str) -> Setting:
-        """What is measured at a size: training in float32 on a CPU, inference in bfloat16 on a GPU."""
-        on_gpu = device.startswith("cuda")
-        options = {
-            "batch": self.batch,
-            "channels": size if self.axis == "C" else self.channels,
-            "size": sides(size if self.axis == "N" else self.positions),
-            "groups": self.groups,
-            "kernel": f"embedded_gaussian:order={size - 1}" if self.axis == "P + 1" else "dot",
-            "channels_last": on_gpu,
-            "dtype": "bfloat16" if on_gpu else "float32",
-            "mode": "forward" if on_gpu else "train",
-            "seconds": REPEATED,
-        }
-        return read("ops", options, device)
+    def setting(self, size: int, device: torch.device) -> Setting:
+        """The setting at a size: training in float32 on a CPU, inference in bfloat16 on a GPU."""
+        on_gpu = device.type == "cuda"
+        channels = size if self.axis == "C" else self.channels
+        return Setting(
+            "ops",
+            batch=self.batch,
+            channels=channels,
+            inner=channels // 2,
+            size=factor(size if self.axis == "N" else self.positions),
+            device=device,
+            groups=self.groups,
+            kernel=EmbeddedGaussian(order=size - 1) if self.axis == "P + 1" else Dot(),
+            dtype=torch.bfloat16 if on_gpu else torch.float32,
+            channels_last=on_gpu,
+            mode="forward" if on_gpu else "train",
+            seconds=REPEAT_SECONDS,
+        )
 
 
-def sides(positions: int) -> str:
-    """Height and width of a map with this many positions, as square as they come: 98 is 7x14."""
+def factor(positions: int) -> tuple[int, int]:
+    """Height and width of a map with this many positions, as square as possible: 98 is 7 x 14."""
     height = next(h for h in range(math.isqrt(positions), 0, -1) if positions % h == 0)
-    return f"{height}x{positions // height}"
+    return height, positions // height
 
 
 def doubled(first: int, times: int) -> tuple[int, ...]:
@@ -90,7 +80,7 @@ def doubled(first: int, times: int) -> tuple[int, ...]:
 
 
 def plan(device_type: str) -> list[Curve]:
-    """What is measured on a CPU, in about two minutes, or on a GPU.
+    """The curves for a CPU, which take about two minutes, or for a GPU.
 
     On a CPU the larger half of each curve stays on one side of 32 MiB a tensor: beyond it the C library asks the system
     for new pages every time, which takes several times as long. The exact matrix stays at 256 MiB.
@@ -103,7 +93,7 @@ def plan(device_type: str) -> list[Curve]:
             Curve(MATRIX, "N", (256, 384, 512, 768, 1024, 1536, 2048), 1, 64, 0),
             Curve(KERNELS, "N", (256, 512, 1024, 1536, 2048, 3072, 4096), 1, 64, 0),
             Curve(COMPACT, "N", (128, 1024, 8192, *doubled(2**16, 4)), 1, 64, 0),
-            Curve(BLOCK, "N", doubled(256, 7), 2, 64, 0, groups=8),  # one sample would make its batch norm warn
+            Curve(BLOCK, "N", doubled(256, 7), 2, 64, 0, groups=8),  # its batch norm warns about a single sample
             Curve(EXACT, "C", exact, 1, 0, 64),
             Curve(MATRIX, "C", doubled(16, 6), 1, 0, 1024),
             Curve(KERNELS, "C", doubled(16, 6), 1, 0, 1024),
@@ -121,39 +111,43 @@ def plan(device_type: str) -> list[Curve]:
     ]
 
 
-def sweep(curve: Curve, device: str, longest: float, say: Callable[[str], None] = print) -> Iterator[Point]:
-    """A point for each size, until a step takes longer than ``longest`` seconds, or cannot be taken."""
+def sweep(
+    curve: Curve, device: torch.device, max_seconds: float, say: Callable[[str], None] = print
+) -> Iterator[Point]:
+    """Yield a point for each size, until a step fails or takes longer than ``max_seconds``."""
     for size in curve.sizes:
+        stop = f"{curve.operation}: ends before {curve.axis} = {size}"
         try:
-            point = measure_point(curve, size, device, longest)
-        except RuntimeError as error:  # most likely memory; the other curves go on
-            say(f"{curve.operation}: ends before {curve.axis} = {size}, {reason(error)}")
+            point = measure_point(curve, size, device, max_seconds)
+        except RuntimeError as error:  # most likely out of memory; the other curves go on
+            say(f"{stop}, {reason(error)}")
             return
         finally:
-            if device.startswith("cuda"):
+            if device.type == "cuda":
                 torch.cuda.empty_cache()
         if point is None:
-            say(f"{curve.operation}: ends before {curve.axis} = {size}, a step takes more than {longest:g} s")
+            say(f"{stop}, a step takes more than {max_seconds:g} s")
             return
         memory = "" if point.peak_mib is None else f"{point.peak_mib:10.2f} MiB"
         say(f"{curve.operation:24} {curve.axis} = {size:<8d} {point.milliseconds:10.3f} ms {memory}")
         yield point
 
 
-def measure_point(curve: Curve, size: int, device: str, longest: float) -> Point | None:
-    """Time and memory of a step; None where it takes longer than ``longest`` seconds."""
-    setting = curve.at(size, device)
-    call = cases.load(SUBJECTS[curve.operation], setting, {})
-    inputs = cases.draw(setting, setting.batch, 1 if curve.operation == BLOCK else 3, gradient=True)
-    case = cases.ready(call, inputs, setting)
+def measure_point(curve: Curve, size: int, device: torch.device, max_seconds: float) -> Point | None:
+    """Time and memory of a step; None if it takes longer than ``max_seconds``."""
+    setting = curve.setting(size, device)
+    inputs = draw_inputs(setting, setting.batch, 1 if curve.operation == BLOCK else 3, gradient=True)
+    case = Case(SUBJECTS[curve.operation].load(setting, {}), inputs, setting)
     on_gpu = setting.device.type == "cuda"
-    case.step()  # what happens once, such as compiling a kernel
+    case.step()  # sets up what is set up once, such as compiled kernels
     start = time.perf_counter()
     memory = (peak_mib if on_gpu else peak_mib_on_cpu)(case.step, case.clear)
-    if time.perf_counter() - start > longest:
+    if time.perf_counter() - start > max_seconds:
         return None
-    step, clear = (captured(case.step, case.clear), lambda: None) if on_gpu else (case.step, case.clear)
-    times = measure(step, setting.device, setting.seconds, clear)
+    if on_gpu:
+        times = measure(capture(case.step, case.clear)[0].replay, setting.device, setting.seconds)
+    else:
+        times = measure(case.step, setting.device, setting.seconds, case.inputs)
     taylor = curve.operation in (COMPACT, BLOCK)
     return Point(
         operation=curve.operation,
@@ -176,7 +170,7 @@ def measure_point(curve: Curve, size: int, device: str, longest: float) -> Point
 
 @contextmanager
 def settled_on(device: torch.device) -> Iterator[None]:
-    """This GPU; or one thread of the CPU, because threads that wait for one another would time the waiting."""
+    """Use this GPU, or one thread of the CPU: threads that wait for one another would add to the time."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield
@@ -190,27 +184,27 @@ def settled_on(device: torch.device) -> Iterator[None]:
 
 
 def complexity(
-    folder: Path, *, device: str | None = None, seconds: float = LONGEST, say: Callable[[str], None] = print
+    folder: Path, *, device: str | None = None, seconds: float = MAX_SECONDS, say: Callable[[str], None] = print
 ) -> list[Path]:
-    """Measure how time and memory grow; write points, tables and pictures into a folder.
+    """Measure how time and memory grow; write points, tables and plots into a folder.
 
     Args:
         folder: for complexity.csv, complexity.md, complexity.png and growth.png.
         device: auto, cpu (one thread, about two minutes), cuda or cuda:1.
-        seconds: each curve ends where a step takes longer; 2 unless given.
-        say: what happens, line by line.
+        seconds: each curve ends where a step takes longer.
+        say: takes messages about the progress.
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"seconds = {seconds} must be more than 0")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder")
-    place = read_device(device or "auto")
+    place = find_device(device or "auto")
     need("matplotlib", "bench")
 
     table, points = folder / "complexity.csv", list[Point]()
     with settled_on(place):
         for curve in plan(place.type):
-            points += sweep(curve, str(place), seconds, say)
+            points += sweep(curve, place, seconds, say)
             write_points(points, table)
     if not points:
         raise ValueError(f"seconds = {seconds:g} is too little: every step takes longer")
@@ -218,14 +212,14 @@ def complexity(
 
 
 def from_csv(table: Path) -> list[Path]:
-    """Tables and pictures from points that were measured before, beside them."""
+    """Write tables and plots from points that were measured before, into their folder."""
     return write_report(read_points(table), table.parent)
 
 
 def write_report(points: Sequence[Point], folder: Path) -> list[Path]:
-    text, picture, simple = (folder / name for name in ("complexity.md", "complexity.png", "growth.png"))
+    text, picture, growth = (folder / name for name in ("complexity.md", "complexity.png", "growth.png"))
     folder.mkdir(parents=True, exist_ok=True)
     text.write_text(markdown(points), encoding="utf-8")
-    draw(points, picture)
-    draw_time(points, simple)
-    return [text, picture, simple]
+    plot(points, picture)
+    plot_time(points, growth)
+    return [text, picture, growth]
