@@ -9,7 +9,14 @@ from torch import nn
 from cgnl import CGNL, explain
 from cgnl.engine.config import load
 from cgnl.engine.predictions import Prediction
-from cgnl.report.examples import Picture, Samples, choose_examples, find_strongest, make_thumbnail
+from cgnl.report.examples import (
+    Picture,
+    choose_examples,
+    find_strongest,
+    make_thumbnail,
+    make_thumbnails,
+    open_samples,
+)
 
 
 def opened(data: bytes) -> np.ndarray:
@@ -30,20 +37,20 @@ def test_thumbnail_of_a_small_picture_keeps_its_size():
 
 
 def test_thumbnails_of_a_clip_show_its_middle():
-    config = load("actions")
-    source = Samples(config).source
+    source, _ = open_samples(load("actions"))
     assert source is not None
     middle = source.read(1, lambda count: [count // 2])
-    (picture,) = Samples(config).thumbnails([Prediction(1, "a", "b", 0.5, "actions 1")])
+    (picture,) = make_thumbnails(source, [Prediction(1, "a", "b", 0.5, "actions 1")])
     found = opened(picture.webp)
     assert abs(found - middle[0].permute(1, 2, 0).numpy()).mean() < 25
 
 
 def test_thumbnails_leave_out_samples_that_are_others_now():
-    samples = Samples(load("parts", {"data.samples": 8}))
-    assert len(samples.thumbnails([Prediction(1, "a", "b", 0.5, "parts 1")])) == 1
+    source, _ = open_samples(load("parts", {"data.samples": 8}))
+    assert source is not None
+    assert len(make_thumbnails(source, [Prediction(1, "a", "b", 0.5, "parts 1")])) == 1
     gone = [Prediction(1, "a", "b", 0.5, "parts 7"), Prediction(2, "a", "b", 0.5, "parts 2")]  # there are two
-    assert samples.thumbnails(gone) == []
+    assert make_thumbnails(source, gone) == []
 
 
 def test_chosen_examples_are_the_surest_and_the_least_sure():

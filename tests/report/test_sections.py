@@ -5,7 +5,7 @@ from torchmetrics.functional.classification import multiclass_accuracy, multicla
 from cgnl.engine.predictions import Prediction
 from cgnl.report import sections
 from cgnl.report.run import read_run
-from cgnl.report.sections import find_confusions, measure_classes
+from cgnl.report.sections import count_right, find_confusions
 
 from .conftest import ANSWERS, RESULTS, ROWS
 
@@ -26,11 +26,11 @@ def some(count: int = 200) -> tuple[list[Prediction], torch.Tensor, torch.Tensor
 
 def test_classes_agree_with_torchmetrics():
     predictions, labels, predicted = some()
-    found = measure_classes(predictions)
+    shares = {name: right / of for name, (right, of) in count_right(predictions).items()}
     expected = multiclass_accuracy(predicted, labels, 4, average="none")
-    assert torch.allclose(torch.tensor([c.share for c in sorted(found)]), expected)
-    assert [c.share for c in found] == sorted(c.share for c in found)
-    assert sum(c.of for c in found) == 200
+    assert torch.allclose(torch.tensor([shares[name] for name in NAMES]), expected)
+    assert list(shares.values()) == sorted(shares.values())
+    assert sum(of for _, of in count_right(predictions).values()) == 200
 
 
 def test_confusions_agree_with_torchmetrics():
@@ -65,11 +65,11 @@ def test_matrix_only_of_few_classes():
 def test_nothing_confused():
     predictions = [Prediction(0, "a", "a", 0.5)]
     assert find_confusions(predictions) == []
-    assert [(c.name, c.right, c.of) for c in measure_classes(predictions)] == [("a", 1, 1)]
+    assert count_right(predictions) == {"a": (1, 1)}
 
 
 def test_no_predictions():
-    assert measure_classes([]) == find_confusions([]) == []
+    assert (count_right([]), find_confusions([])) == ({}, [])
 
 
 def test_results_stand_beside_the_papers(folder):

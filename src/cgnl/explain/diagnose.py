@@ -11,7 +11,7 @@ from ..engine.evaluate import Test
 from ..extras import need
 from ..heads import second_order_pools
 from .diagnosis import Diagnosis, diagnose_blocks, frames_shuffled
-from .maps import blocks_of, find_block
+from .maps import blocks_of, find_module
 
 
 def run(test: Test, block: str | None = None) -> Diagnosis:
@@ -19,7 +19,7 @@ def run(test: Test, block: str | None = None) -> Diagnosis:
     network, videos = test.trained.network, test.dataset.kind == "videos"
     blocks, heads, more = blocks_of(network), second_order_pools(network), {}
     if block or not (heads or videos):
-        find_block(blocks, block)  # raises if there is none
+        find_module(blocks, block)  # raises if there is none
     if block:
         blocks, heads = {block: blocks[block]}, {}
     elif videos:

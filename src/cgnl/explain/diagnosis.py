@@ -24,7 +24,6 @@ from ..heads import SecondOrderPool
 from ..ops.reference import leading
 from .maps import patched
 
-Blocks = Mapping[str, CGNL | NonLocal]
 Context = AbstractContextManager[Any]
 Change = Callable[[Tensor, int], Tensor]
 """From the coefficients [B, G, K] of a batch, and the number of samples before it, to their replacement."""
@@ -81,7 +80,7 @@ class Diagnosis:
 
 
 def diagnose_blocks(
-    blocks: Blocks,
+    blocks: Mapping[str, CGNL | NonLocal],
     test: Callable[[], Sequence[bool]],
     views: int = 1,
     heads: Mapping[str, SecondOrderPool] | None = None,
@@ -101,18 +100,18 @@ def diagnose_blocks(
         raise ValueError("the network has no attention and no pairs of channels that could be replaced")
     compact = {name: block for name, block in blocks.items() if isinstance(block, CGNL)}
     softmax = [b for b in blocks.values() if isinstance(b, NonLocal) and b.kernel == "embedded_gaussian"]
-    recorded = {name: Recorded() for name in compact}
+    recorded: dict[str, list[Tensor]] = {name: [] for name in compact}
     branches = {name: BranchSize() for name in blocks}
     pooled = [Mean() for _ in matrices]
     with ExitStack() as stack:
         for name, block in compact.items():
-            stack.enter_context(replaced(block, recorded[name]))
+            stack.enter_context(replaced(block, by_itself(recorded[name])))
         for name, block in blocks.items():
             stack.enter_context(block.register_forward_hook(branches[name]))
         for head, mean in zip(matrices, pooled, strict=True):
             stack.enter_context(head.register_forward_hook(mean))
         truth = test()
-    values = {name: r.values for name, r in recorded.items()}
+    values = {name: torch.cat(parts) for name, parts in recorded.items()}
     added = {name: branch.share for name, branch in branches.items()}
 
     def replace_all(make: Callable[[Tensor], Change]) -> list[Context]:
@@ -143,22 +142,6 @@ def diagnose_blocks(
             outcomes.append(compare(name, truth, test()))
     orders = {name: order_names(block) for name, block in compact.items()}
     return Diagnosis(tuple(outcomes), tuple(spreads(values, orders)), values, orders, added)
-
-
-class Recorded:
-    """A change that changes nothing and records the coefficients of every sample."""
-
-    def __init__(self):
-        self.parts: list[Tensor] = []
-
-    def __call__(self, coefficients: Tensor, _before: int) -> Tensor:
-        self.parts.append(coefficients.detach().cpu())
-        return coefficients
-
-    @property
-    def values(self) -> Tensor:
-        """[samples, G, K]."""
-        return torch.cat(self.parts)
 
 
 class Mean:
@@ -195,6 +178,16 @@ class BranchSize:
         branch, given = torch.cat(self.squares, 1).double().cpu()  # [samples]
         parts = torch.stack([branch.sum() / given.sum(), (branch / given).nan_to_num(posinf=0.0).median()])
         return Share(*(100 * parts.nan_to_num(posinf=0.0).sqrt()).tolist())
+
+
+def by_itself(parts: list[Tensor]) -> Change:
+    """Keep coefficients, and append them to a list."""
+
+    def record(coefficients: Tensor, _before: int) -> Tensor:
+        parts.append(coefficients.detach().cpu())
+        return coefficients
+
+    return record
 
 
 def by_mean(values: Tensor) -> Change:

@@ -18,14 +18,10 @@ from .maps import COLUMNS, THRESHOLD, Attention, Map, attention, grad_cam
 from .second_order import Pairs, pairs
 
 GREEN, COLOURS = "#00e000", "inferno"
-DIMMED = 0.4
-"""Brightness of unrelated patches."""
-FRAMES = 8
-"""Frames in a strip."""
-MARGIN = 0.08
-"""Inches above a figure."""
-PANEL, RATE = 192, 8
-"""Least height of a video panel in pixels, and frames per second."""
+DIMMED = 0.4  # brightness of unrelated patches
+FRAMES = 8  # in a strip
+MARGIN = 0.08  # inches above a figure
+PANEL, RATE = 192, 8  # least height of a video panel in pixels, frames per second
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +104,8 @@ def draw(
 ) -> Any:
     """Draw a matplotlib figure: for pictures one row per network, for clips one row per map and one column per frame.
 
-    Args:
-        rows: the networks, all with the same sample.
-        threshold: lower bound of related patches in maps scaled to [0, 1].
-        heat: draw the scaled maps as colours over pictures; over frames they always are.
-        parts: true positions (x, y) in pixels of the picture, for the last column.
+    With ``heat``, maps are drawn as colours over pictures; over frames they always are. The last column of pictures
+    shows the true positions (x, y) of ``parts``.
     """
     if rows[0].pixels.ndim == 4:
         return _strip(rows, threshold)
@@ -127,8 +120,11 @@ def draw(
             _panel(axis, row, shown, row.pixels, None, threshold if outlined else None, heat or not outlined)
             axis.set_title(_label(shown), fontsize=8)
         if parts:
+            height, width = row.pixels.shape[-2:]
+            places = [(x, y) for x, y in parts.values() if 0 <= x < width and 0 <= y < height]
             _show(line[-1], row.pixels)
-            _mark_parts(line[-1], parts, row.pixels)
+            for x, y in places:
+                line[-1].scatter(x, y, s=22, c="#ffd400", edgecolors="black", linewidths=0.8, zorder=5)
             line[-1].set_title("true parts", fontsize=8)
     _caption(figure, rows, threshold)
     return figure
@@ -206,13 +202,6 @@ def _mark_reference(axis: Any, row: Row) -> None:
         left, top, *size = row.reference
         patch = need("matplotlib.patches", "explain").Rectangle
         axis.add_patch(patch((left, top), *size, fill=False, edgecolor=GREEN, linewidth=2, zorder=5))
-
-
-def _mark_parts(axis: Any, parts: Mapping[str, tuple[float, float]], pixels: Tensor) -> None:
-    height, width = pixels.shape[-2:]
-    places = [(x, y) for x, y in parts.values() if 0 <= x < width and 0 <= y < height]
-    if places:
-        axis.scatter(*zip(*places, strict=True), s=22, c="#ffd400", edgecolors="black", linewidths=0.8, zorder=5)
 
 
 def _caption(figure: Any, rows: Sequence[Row], threshold: float) -> None:

@@ -9,7 +9,7 @@ NC' x NC' matrix is never built.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,8 +25,7 @@ from ..ops.kernels import Kernel
 from ..spelling import counted, nearest
 from ..surgery import in_eval_mode
 
-COLUMNS, THRESHOLD = 5, 0.7
-"""As in the paper's figure."""
+COLUMNS, THRESHOLD = 5, 0.7  # of the paper's figure
 
 
 class Map(NamedTuple):
@@ -164,7 +163,7 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
         words = " x ".join(map(str, reversed(sizes)))
         raise ValueError(f"at = ({', '.join(f'{a:g}' for a in at)}) is outside the input of {words}")
     known = blocks_of(model)
-    name = find_block(known, block)
+    name = find_module(known, block)
     module = known[name]
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -201,12 +200,12 @@ def blocks_of(model: nn.Module) -> dict[str, CGNL | NonLocal]:
     return {name: module for name, module in model.named_modules() if isinstance(module, CGNL | NonLocal)}
 
 
-def find_block(known: dict[str, CGNL | NonLocal], name: str | None) -> str:
-    """Return the name if there is such a block; without a name, the last block's."""
+def find_module(known: Mapping[str, nn.Module], name: str | None, kind: str = "NL or CGNL block") -> str:
+    """Return the name if there is such a module; without a name, that of the last one."""
     if not known:
-        raise ValueError("the network has no NL or CGNL block")
+        raise ValueError(f"the network has no {kind}")
     if name is not None and name not in known:
-        raise ValueError(f"there is no block {name!r}{nearest(name, known)}")
+        raise ValueError(f"there is no {kind.split()[-1]} {name!r}{nearest(name, known)}")
     return name or list(known)[-1]
 
 
@@ -255,7 +254,7 @@ def grad_cam(model: nn.Module, x: Tensor, target: int | None = None, layer: str 
     check_input(x)
     blocks, heads = blocks_of(model), second_order_pools(model)
     before_head = layer is None and not blocks and bool(heads)
-    layer = layer or (list(heads)[-1] if before_head else find_block(blocks, None))
+    layer = layer or (list(heads)[-1] if before_head else find_module(blocks, None))
     captum = need("captum.attr", "explain")
     with in_eval_mode(model), torch.enable_grad():
         if target is None:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..heads import SecondOrderPool, second_order_pools
-from ..spelling import nearest
 from ..surgery import in_eval_mode
-from .maps import COLUMNS, Map, check_input, eager, patched
+from .maps import COLUMNS, Map, check_input, eager, find_module, patched
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +86,9 @@ def pairs(
     sizes = check_input(x)
     if count < 1:
         raise ValueError(f"count = {count} must be at least 1")
-    name = find_head(model, head)
-    pool = second_order_pools(model)[name]
+    heads = second_order_pools(model)
+    name = find_module(heads, head, "second-order head")
+    pool = heads[name]
     seen: list[Tensor] = []
     own = pool.pool
 
@@ -111,16 +111,6 @@ def pairs(
     maps = torch.stack([_map(pool, phi, g, slope, *pair) for pair in channels])
     said, speaking = tuple(contribution[best].tolist()), float(contribution.clamp_min(0).sum())
     return Pairs(name, pool.kind, pool.reduced, target, channels, said, speaking, maps, sizes, output.detach())
-
-
-def find_head(model: nn.Module, name: str | None = None) -> str:
-    """Return the name if there is such a second-order head; without a name, the last head's."""
-    known = second_order_pools(model)
-    if not known:
-        raise ValueError("the network has no second-order head")
-    if name is not None and name not in known:
-        raise ValueError(f"there is no head {name!r}{nearest(name, known)}")
-    return name or list(known)[-1]
 
 
 def _contributions(pool: SecondOrderPool, slope: Tensor, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:

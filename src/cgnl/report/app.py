@@ -15,8 +15,7 @@ from ..explain.maps import THRESHOLD
 from ..extras import need
 from .page import ALL, STRONGEST, STYLES, Look, Network, look, look_at, shown, write_examples, write_figure
 
-LARGEST = 64
-"""Largest upload, in MiB."""
+LARGEST = 64  # MiB of an upload
 STYLE = """
 .gradio-container { max-width: 1200px !important; margin: 0 auto !important; }
 .look, .look button, .look .image-frame { border: none !important; background: none !important; }

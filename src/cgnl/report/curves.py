@@ -11,13 +11,10 @@ from ..extras import need
 from .run import Run
 
 NOT_DRAWN = ("epoch", "step", "seconds", "unreadable", "skipped", "test_count", "test_views")
-INK = "#010203"
-"""Placeholder of the page's text colour."""
+INK = "#010203"  # stands for the page's text colour
 COLUMNS = 3
-SPREAD = 10
-"""A loss with a maximum above this many medians gets a logarithmic axis, so that the rest does not lie flat."""
-DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")
-"""Those of COCO's twelve numbers that only the table of results shows."""
+SPREAD = 10  # a loss with a maximum above this many medians gets a logarithmic axis
+DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")  # those of COCO's numbers that only the table of results shows
 
 
 def panels(runs: Sequence[Run]) -> dict[str, list[str]]:

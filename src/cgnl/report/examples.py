@@ -2,7 +2,8 @@
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +23,7 @@ from ..explain import Attention, attention, blocks_of, pairs
 from ..explain.figure import Row, draw
 from ..heads import second_order_pools
 
-SIDE = 112
-"""Longer side of a thumbnail, in pixels."""
+SIDE = 112  # longer side of a thumbnail, in pixels
 
 
 class Picture(NamedTuple):
@@ -38,46 +38,39 @@ class Picture(NamedTuple):
         return f"data:image/webp;base64,{base64.b64encode(self.webp).decode()}"
 
 
-class Samples:
-    """The test samples of a run, or the problem in opening them."""
+def open_samples(config: Config) -> tuple[Source | None, str]:
+    """The test samples of a run, or why they cannot be opened."""
+    try:
+        return open_dataset(config.data).test, ""
+    except (ValueError, OSError) as error:
+        return None, str(error)
 
-    def __init__(self, config: Config):
-        self.problem = ""
-        self.source: Source | None = None
-        try:
-            self.source = open_dataset(config.data).test
-        except (ValueError, OSError) as error:
-            self.problem = str(error)
 
-    def thumbnails(self, predictions: Iterable[Prediction]) -> list[Picture]:
-        """Small pictures of samples, or the middle frames of videos; unreadable ones are skipped."""
-        pictures = []
-        for p in predictions:
-            if self.source is None or not is_sample(p, self.source):
-                continue
-            try:
-                pixels = self.source.read(p.sample, lambda count: [count // 2])
-            except UnreadableError:
-                continue
-            caption = f"{p.name}: {p.label}, taken for {p.predicted} ({p.score:.0%})"
-            pictures.append(Picture(make_thumbnail(pixels), caption))
-        return pictures
+def make_thumbnails(source: Source, predictions: Iterable[Prediction]) -> list[Picture]:
+    """Small pictures of samples, or the middle frames of videos; unreadable ones are skipped."""
+    pictures = []
+    for p in predictions:
+        if is_sample(p, source):
+            with suppress(UnreadableError):
+                pixels = source.read(p.sample, lambda count: [count // 2])
+                caption = f"{p.name}: {p.label}, taken for {p.predicted} ({p.score:.0%})"
+                pictures.append(Picture(make_thumbnail(pixels), caption))
+    return pictures
 
-    def attention(self, predictions: Mapping[str, Prediction], checkpoint: Path) -> list[Picture]:
-        """What the network attends to in some samples."""
-        if self.source is None or not checkpoint.exists():
-            return []
-        trained = open_trained(checkpoint)
-        if not blocks_of(trained.network) and not second_order_pools(trained.network):
-            return []
-        views = EvalSet(self.source, view_in_test(trained.config.data, trained.kind, full=False))
-        pictures = []
-        for title, p in predictions.items():
-            pixels = views[p.sample].pixels if is_sample(p, self.source) else None  # [1, 3, H, W] or [1, T, 3, H, W]
-            if pixels is not None:
-                drawn = draw_attention(trained.network, pixels[0], p)
-                pictures.append(Picture(to_webp(drawn), f"{title}: {p.name} is {p.label}, {describe(p)}"))
-        return pictures
+
+def draw_examples(source: Source, predictions: Sequence[Prediction], checkpoint: Path) -> list[Picture]:
+    """What the network attends to in some samples; nothing if it has neither blocks nor a second-order head."""
+    trained = open_trained(checkpoint)
+    if not blocks_of(trained.network) and not second_order_pools(trained.network):
+        return []
+    views = EvalSet(source, view_in_test(trained.config.data, trained.kind, full=False))
+    pictures = []
+    for title, p in choose_examples(predictions).items():
+        pixels = views[p.sample].pixels if is_sample(p, source) else None  # [1, 3, H, W] or [1, T, 3, H, W]
+        if pixels is not None:
+            drawn = draw_attention(trained.network, pixels[0], p)
+            pictures.append(Picture(to_webp(drawn), f"{title}: {p.name} is {p.label}, {describe(p)}"))
+    return pictures
 
 
 def is_sample(prediction: Prediction, source: Source) -> bool:

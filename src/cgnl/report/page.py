@@ -21,12 +21,9 @@ from ..engine.predictions import ranked
 from ..explain.figure import Row, at_frame, dimmed, draw, enlarge, heated, name_run, with_reference, write_video
 from ..explain.maps import THRESHOLD, Attention, Map, attention, blocks_of
 
-SIDE = 512
-"""Small pictures are enlarged to about this many pixels."""
-ALL, STRONGEST, SUM = "all", "strongest", "sum"
-"""Choices: all groups; the channel with the largest range; the sum over the channels of a group."""
-STYLES = ("patches", "heat", "picture")
-"""Related patches outlined and the rest dimmed, the map as colours, or the picture alone."""
+SIDE = 512  # small pictures are enlarged to about this many pixels
+ALL, STRONGEST, SUM = "all", "strongest", "sum"  # all groups; the channel with the largest range; a group's sum
+STYLES = ("patches", "heat", "picture")  # related patches outlined, the map as colours, the picture alone
 
 
 @dataclass(frozen=True, eq=False)

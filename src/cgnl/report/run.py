@@ -6,13 +6,11 @@ import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..engine.config import Config, build, plain, read_recipe
 from ..engine.predictions import Prediction, read_predictions
-from .examples import Samples
 
 
 @dataclass(frozen=True)
@@ -22,19 +20,11 @@ class Run:
     folder: Path
     title: str
     config: Config
-    rows: tuple[dict[str, float], ...]
-    """Epochs of ``metrics.csv``, without empty cells."""
-    results: dict[str, float]
-    """``results.json`` of a finished run, otherwise the last test between epochs."""
+    rows: tuple[dict[str, float], ...]  # epochs of metrics.csv, without empty cells
+    results: dict[str, float]  # results.json of a finished run, otherwise the last test between epochs
     finished: bool
     environment: dict[str, Any]
-    predictions: tuple[Prediction, ...]
-    """For each test sample; empty if there is no ``predictions.csv``."""
-
-    @cached_property
-    def samples(self) -> Samples:
-        """The test samples, opened once because a large dataset takes a while."""
-        return Samples(self.config)
+    predictions: tuple[Prediction, ...]  # for each test sample; empty if there is no predictions.csv
 
     @property
     def speeds(self) -> list[float]:
@@ -69,7 +59,10 @@ def read_run(folder: Path | str, title: str | None = None) -> Run:
         raise ValueError(f"{folder} is not a run folder: it has no config.yaml")
     config = build(read_recipe(folder / "config.yaml"))
     rows, results = _read_epochs(folder / "metrics.csv"), _read_numbers(folder / "results.json")
-    environment, predictions = _read_environment(folder / "environment.json"), read_predictions(folder)
+    environment, predictions = _read_json(folder / "environment.json"), read_predictions(folder)
+    for name, kind in {"gpus": list, "packages": dict}.items():
+        if not isinstance(environment.get(name, kind()), kind):
+            raise ValueError(f"{folder / 'environment.json'}: {name} = {environment[name]!r} must be a {kind.__name__}")
     if _has_few_classes((*rows, results), predictions):
         for numbers in (*rows, results):
             numbers.pop("test_top5", None)
@@ -113,14 +106,6 @@ def _read_numbers(path: Path) -> dict[str, float]:
         return {name: float(value) for name, value in content.items()}
     except (OverflowError, TypeError, ValueError):
         raise ValueError(f"{path} must hold numbers") from None
-
-
-def _read_environment(path: Path) -> dict[str, Any]:
-    content = _read_json(path)
-    for name, kind in {"gpus": list, "packages": dict}.items():
-        if not isinstance(content.get(name, kind()), kind):
-            raise ValueError(f"{path}: {name} = {content[name]!r} must be a {kind.__name__}")
-    return content
 
 
 def _read_json(path: Path) -> dict[str, Any]:

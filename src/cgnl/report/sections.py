@@ -11,12 +11,12 @@ from markupsafe import Markup
 from ..engine.config import plain, to_yaml
 from ..engine.datasets import dataset_name
 from ..engine.predictions import Prediction
+from ..spelling import counted
 from .curves import DETAIL, draw_curves, is_share, words
-from .examples import choose_examples
+from .examples import draw_examples, make_thumbnails, open_samples
 from .run import Run
 
-MATRIX, PAIRS, EACH = 20, 8, 6
-"""Most classes of a confusion matrix, confused pairs, and thumbnails of each."""
+MATRIX, PAIRS, EACH = 20, 8, 6  # most classes of a confusion matrix, confused pairs, thumbnails of each
 BAR = Markup('<div class="bar"><i style="width:{:.1f}%"></i></div>')
 
 Runs = Sequence[Run]
@@ -29,24 +29,12 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[object]]
 
 
-class ClassAccuracy(NamedTuple):
-    """How many samples of a class were classified correctly."""
-
-    name: str
-    right: int
-    of: int
-
-    @property
-    def share(self) -> float:
-        return self.right / self.of
-
-
 class Confusion(NamedTuple):
-    """Samples of one class that were taken for another, the most confident first."""
+    """Samples of one class that were taken for another."""
 
     label: str
     predicted: str
-    predictions: tuple[Prediction, ...]
+    predictions: list[Prediction]  # the most confident first
     of: int  # samples of the class
 
 
@@ -68,15 +56,17 @@ def collect(runs: Runs) -> dict[str, Any]:
 
 def collect_one(run: Run) -> dict[str, Any]:
     """What only the report of a single run shows."""
-    confusions = find_confusions(run.predictions)
-    examples = choose_examples(run.predictions)
+    confusions, checkpoint = find_confusions(run.predictions), run.folder / "last.ckpt"
+    source, problem = open_samples(run.config) if run.predictions else (None, "")
+    pairs = [(c, make_thumbnails(source, c.predictions[:EACH]) if source else []) for c in confusions[:PAIRS]]
     return {
         "about": describe_run(run),
         "tiles": make_tiles(run),
-        "confusions": [(pair, run.samples.thumbnails(pair.predictions[:EACH])) for pair in confusions[:PAIRS]],
+        "confusions": pairs,
         "wrong": sum(len(pair.predictions) for pair in confusions),
         "matrix": count_matrix(run.predictions),
-        "attention": run.samples.attention(examples, run.folder / "last.ckpt") if examples else [],
+        "problem": problem,
+        "attention": draw_examples(source, run.predictions, checkpoint) if source and checkpoint.exists() else [],
     }
 
 
@@ -89,17 +79,15 @@ def describe_run(run: Run) -> str:
 
 def describe_state(run: Run) -> str:
     """Say how far a run has come."""
-    epochs = f"{len(run.rows)} epoch{'s' if len(run.rows) != 1 else ''}"
+    epochs = counted(len(run.rows), "epoch")
     return f"ended after {epochs}" if run.finished else f"not finished: {epochs} so far"
 
 
 def make_tiles(run: Run) -> dict[str, str]:
     """The main numbers at a glance."""
-    main = [name for name in run.results if is_share(name) and not DETAIL.search(name)]
-    tiles = {words(name): format_number(name, run.results[name]) for name in main}
-    for name, value in run.paper.items():
-        if is_share(name) and not DETAIL.search(name):
-            tiles[f"the paper's {words(name)[5:]}"] = format_number(name, value)
+    numbers = [(words(name), name, value) for name, value in run.results.items()]
+    numbers += [(f"the paper's {words(name)[5:]}", name, value) for name, value in run.paper.items()]
+    tiles = {title: format_number(n, v) for title, n, v in numbers if is_share(n) and not DETAIL.search(n)}
     if run.seconds is not None:
         tiles["in all"] = format_duration(run.seconds)
     if run.speed is not None:
@@ -152,11 +140,11 @@ def tests_differ(runs: Runs) -> bool:
     return len(counts) > 1 or any(one != named[0] for one in named)
 
 
-def measure_classes(predictions: Sequence[Prediction]) -> list[ClassAccuracy]:
-    """The accuracy of each class that has samples, the worst first."""
+def count_right(predictions: Sequence[Prediction]) -> dict[str, tuple[int, int]]:
+    """For each class, the numbers of correctly classified samples and of all; the worst class first."""
     counts, right = count_labels(predictions), count_labels(p for p in predictions if p.right)
-    classes = [ClassAccuracy(name, right[name], count) for name, count in counts.items()]
-    return sorted(classes, key=lambda c: (c.share, -c.of, c.name))
+    worst_first = sorted(counts, key=lambda name: (right[name] / counts[name], -counts[name], name))
+    return {name: (right[name], counts[name]) for name in worst_first}
 
 
 def count_labels(predictions: Iterable[Prediction]) -> Counter[str]:
@@ -166,13 +154,10 @@ def count_labels(predictions: Iterable[Prediction]) -> Counter[str]:
 def find_confusions(predictions: Sequence[Prediction]) -> list[Confusion]:
     """Pairs of classes, the most frequently confused first."""
     counts, pairs = count_labels(predictions), defaultdict(list)
-    for p in predictions:
+    for p in sorted(predictions, key=lambda p: -p.score):
         if not p.right:
             pairs[str(p.label), str(p.predicted)].append(p)
-    found = [
-        Confusion(label, predicted, tuple(sorted(wrong, key=lambda p: -p.score)), counts[label])
-        for (label, predicted), wrong in pairs.items()
-    ]
+    found = [Confusion(label, predicted, wrong, counts[label]) for (label, predicted), wrong in pairs.items()]
     return sorted(found, key=lambda c: (-len(c.predictions), -len(c.predictions) / c.of, c.label, c.predicted))
 
 
@@ -190,19 +175,21 @@ def tabulate_classes(runs: Runs) -> Table | None:
     known = [run for run in runs if run.predictions]
     if not known:
         return None
-    found = [{c.name: c for c in measure_classes(run.predictions)} for run in known]
+    found = [count_right(run.predictions) for run in known]
     if len(runs) == 1:
-        classes = found[0].values()
-        rows = [[c.name, BAR.format(100 * c.share), f"{c.share:.1%}", f"{c.right} of {c.of}"] for c in classes]
+        counts = found[0].items()
+        rows = [[name, BAR.format(100 * n / of), f"{n / of:.1%}", f"{n} of {of}"] for name, (n, of) in counts]
         return Table(["", "", "top-1", "samples"], rows)
+    shares = [{name: right / of for name, (right, of) in one.items()} for one in found]
+    spreads = {}
+    for name in {name for one in shares for name in one}:
+        values = [one[name] for one in shares if name in one]
+        spreads[name] = max(values) - min(values) if len(values) > 1 else -1  # -1: nothing to compare
     rows = []
-    for name in {name: None for one in found for name in one}:
-        shares = [one[name].share for one in found if name in one]
-        spread = max(shares) - min(shares) if len(shares) > 1 else None
-        cells = [f"{one[name].share:.1%}" if name in one else "" for one in found]
-        rows.append((-1 if spread is None else spread, [name, *cells, "" if spread is None else f"{100 * spread:.1f}"]))
-    rows.sort(key=lambda row: (-row[0], row[1][0]))
-    return Table(["", *(run.title for run in known), "spread"], [cells for _, cells in rows])
+    for name in sorted(spreads, key=lambda name: (-spreads[name], name)):
+        cells = [f"{one[name]:.1%}" if name in one else "" for one in shares]
+        rows.append([name, *cells, f"{100 * spreads[name]:.1f}" if spreads[name] >= 0 else ""])
+    return Table(["", *(run.title for run in known), "spread"], rows)
 
 
 def tabulate_speed(runs: Runs) -> Table | None:
