@@ -1,5 +1,8 @@
 """The command draws what the function says, and explains what it cannot draw."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -116,9 +119,9 @@ def test_explain_draws_the_true_parts_of_cub(cgnl, checkpoint, picture, tmp_path
             "at = 40,20 is outside what the network sees of 32 x 40 pixels: 0 <= x < 32, 4 <= y < 36",
         ),
         (["--at", "10,2"], "4 <= y < 36"),
-        (["--at", "10"], "at = '10' is no position: give x,y or x,y,frame"),
-        (["--at", "a,b"], "is no position"),
-        (["--at", "1,nan"], "is no position"),
+        (["--at", "10"], "at = '10' is not a position: give x,y or x,y,frame"),
+        (["--at", "a,b"], "is not a position"),
+        (["--at", "1,nan"], "is not a position"),
         (["--at", "10,20,3"], "at = 10,20,3 has 3 numbers: give x,y"),
         (["--threshold", "1.5"], "threshold = 1.5 must be above 0 and at most 1"),
         (["--columns", "0"], "columns = 0 must be at least 1"),
@@ -171,3 +174,23 @@ def test_explain_without_at_is_the_middle(cgnl, checkpoint, picture, tmp_path):
     assert cgnl("explain", checkpoint(), picture, "-o", tmp_path / "a.png", "--save", tmp_path / "a.npz")[0] == 0
     assert np.load(tmp_path / "a.npz")["at"].tolist() == [16, 16]
     assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["explain", "--help"], 0, "--threshold"),
+        (["explain", "a.ckpt", "a.png", "--at", "1"], 2, "at = '1'"),
+        (["explain", "a.ckpt", "a.png", "columns=0"], 2, "columns = 0"),
+        (["diagnose", "--help"], 0, "--data.root"),
+        (["diagnose", "a.ckpt", "--blok", "x"], 2, "did you mean block?"),
+        (["report", "--help"], 0, "--test"),
+        (["report", "run", "-o", "a.pdf"], 2, "a.pdf must end in .html"),
+        (["app", "--help"], 0, "--port"),
+        (["app", "a.ckpt", "--port", "70000"], 2, "port = 70000"),
+    ],
+)
+def test_help_and_refusals_need_no_torch(arguments, status, words):
+    script = f"import sys; sys.modules['torch'] = None; from cgnl.cli import main; sys.exit(main({arguments}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, words in done.stdout + done.stderr) == (status, True), done.stderr

@@ -232,7 +232,7 @@ def test_diagnosis_of_block_and_head_has_all():
 
 
 def test_diagnosis_refuses_a_compact_head_alone():
-    with pytest.raises(ValueError, match="no attention and no pair"):
+    with pytest.raises(ValueError, match="no attention and no pairs"):
         diagnose_blocks({}, list, heads={"head": cgnl.SecondOrderPool(6, 3, kind="compact")})
 
 

@@ -1,6 +1,7 @@
 """Folders of runs, written by hand."""
 
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,30 @@ import pytest
 from cgnl.engine.config import load, to_yaml
 from tests.engine.conftest import _alone, _networks, cgnl, run  # noqa: F401  fixtures
 from tests.explain.conftest import checkpoint  # noqa: F401  fixture
+
+
+class Reader(HTMLParser):
+    """Tags, attributes and text of a page, as a browser's parser reads them."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words += data.split()
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.tags]
 
 
 @pytest.fixture(autouse=True)

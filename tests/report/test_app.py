@@ -24,7 +24,7 @@ from cgnl.data.synthetic import PARTS, parts
 from cgnl.engine.checkpoint import write
 from cgnl.engine.config import load, plain
 from cgnl.engine.network import build_network
-from cgnl.report.app import keep
+from cgnl.report.app import write_cached
 from tests.engine.conftest import read_picture
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -89,15 +89,15 @@ def served(tmp_path_factory, outsider) -> Iterator[str]:
         process.terminate()
         rest = process.stdout.read()
     assert process.returncode == 0
-    assert "cgnl/explain" not in rest  # Gradio may log what it refuses; nothing of ours has failed
+    assert "cgnl/report" not in rest  # Gradio may log what it refuses; nothing of ours has failed
 
 
-def test_kept_files_are_written_once(tmp_path):
+def test_cached_files_are_written_once(tmp_path):
     """Gradio writes a picture that it is given anew where it stands, and who reads it then finds nothing."""
-    first = Path(keep(tmp_path, "a.txt", lambda path: path.write_text("one")))
+    first = Path(write_cached(tmp_path, "a.txt", lambda path: path.write_text("one")))
     before = first.stat()
-    again = keep(tmp_path, "a.txt", lambda path: path.write_text("one"))
-    other = keep(tmp_path, "a.txt", lambda path: path.write_text("two"))
+    again = write_cached(tmp_path, "a.txt", lambda path: path.write_text("one"))
+    other = write_cached(tmp_path, "a.txt", lambda path: path.write_text("two"))
     assert str(first) == again != other
     assert first.stat().st_ino == before.st_ino
     assert {path.read_text() for path in tmp_path.rglob("*.txt")} == {"one", "two"}

@@ -3,8 +3,7 @@ import re
 from cgnl.report.curves import draw_curves, is_share, panels, words
 from cgnl.report.run import read_run
 
-from .conftest import ROWS
-from .test_html import Reader
+from .conftest import ROWS, Reader
 
 
 def test_panels_bring_training_and_test_together(folder):
@@ -68,7 +67,7 @@ def test_draw_curves_of_several_runs_say_what_is_dashed(folder):
 
 def test_draw_curves_of_one_epoch(folder, monkeypatch):
     figures = []
-    monkeypatch.setattr("cgnl.report.curves.svg", figures.append)
+    monkeypatch.setattr("cgnl.report.curves.to_svg", figures.append)
     draw_curves([read_run(folder(rows=[{"epoch": 1, "train_loss": 2.16, "test_loss": 1.72, "test_top1": 0.0}]))])
     loss, top1, _ = figures[0].axes
     assert (loss.get_ylim()[0], loss.get_ylim()[1] > 2.2) == (0, True)  # the point is not on the edge

@@ -1,4 +1,3 @@
-import base64
 import io
 
 import numpy as np
@@ -10,7 +9,14 @@ from torch import nn
 from cgnl import CGNL, explain
 from cgnl.engine.config import load
 from cgnl.engine.predictions import Prediction
-from cgnl.report.examples import Samples, chosen, strongest_place, thumbnail
+from cgnl.report.examples import (
+    Picture,
+    choose_examples,
+    find_strongest,
+    make_thumbnail,
+    make_thumbnails,
+    open_samples,
+)
 
 
 def opened(data: bytes) -> np.ndarray:
@@ -20,50 +26,53 @@ def opened(data: bytes) -> np.ndarray:
 def test_thumbnail_is_small_and_looks_like_the_sample():
     pixels = torch.zeros(3, 300, 600, dtype=torch.uint8)
     pixels[0, :, :300] = 200
-    small = opened(thumbnail(pixels))
+    small = opened(make_thumbnail(pixels))
     assert small.shape == (56, 112, 3)
     assert abs(small[28, 20] - [200, 0, 0]).max() < 20
     assert abs(small[28, 100]).max() < 20
 
 
 def test_thumbnail_of_a_small_picture_keeps_its_size():
-    assert opened(thumbnail(torch.zeros(1, 3, 20, 30, dtype=torch.uint8))).shape == (20, 30, 3)
+    assert opened(make_thumbnail(torch.zeros(1, 3, 20, 30, dtype=torch.uint8))).shape == (20, 30, 3)
 
 
 def test_thumbnails_of_a_clip_show_its_middle():
-    config = load("actions")
-    source = Samples(config).source
+    source, _ = open_samples(load("actions"))
     assert source is not None
     middle = source.read(1, lambda count: [count // 2])
-    markup = Samples(config).thumbnails([Prediction(1, "a", "b", 0.5, "actions 1")])
-
-    found = opened(base64.b64decode(str(markup).split("base64,")[1].split('"')[0]))
+    (picture,) = make_thumbnails(source, [Prediction(1, "a", "b", 0.5, "actions 1")])
+    found = opened(picture.webp)
     assert abs(found - middle[0].permute(1, 2, 0).numpy()).mean() < 25
 
 
 def test_thumbnails_leave_out_samples_that_are_others_now():
-    samples = Samples(load("parts", {"data.samples": 8}))
-    assert str(samples.thumbnails([Prediction(1, "a", "b", 0.5, "parts 1")])).count("<img") == 1
+    source, _ = open_samples(load("parts", {"data.samples": 8}))
+    assert source is not None
+    assert len(make_thumbnails(source, [Prediction(1, "a", "b", 0.5, "parts 1")])) == 1
     gone = [Prediction(1, "a", "b", 0.5, "parts 7"), Prediction(2, "a", "b", 0.5, "parts 2")]  # there are two
-    assert samples.thumbnails(gone) is None
+    assert make_thumbnails(source, gone) == []
 
 
-def test_chosen_are_the_surest_and_the_least_sure():
+def test_chosen_examples_are_the_surest_and_the_least_sure():
     predictions = [
         Prediction(i, "a", p, s)
         for i, (p, s) in enumerate([("a", 0.5), ("a", 0.9), ("b", 0.7), ("b", 0.8), ("a", 0.3)])
     ]
-    assert [a.sample for a in chosen(predictions).values()] == [1, 3, 4]
-    assert [a.sample for a in chosen(predictions[:1]).values()] == [0]
-    assert chosen([]) == {}
+    assert [a.sample for a in choose_examples(predictions).values()] == [1, 3, 4]
+    assert [a.sample for a in choose_examples(predictions[:1]).values()] == [0]
+    assert choose_examples([]) == {}
 
 
 @pytest.mark.parametrize(("ndim", "size", "grid"), [(2, (32, 48), (4, 6)), (3, (4, 16, 16), (4, 2, 2))])
-def test_strongest_place_is_where_theta_is_largest(ndim, size, grid):
+def test_find_strongest_is_where_theta_is_largest(ndim, size, grid):
     kind = nn.Conv2d if ndim == 2 else nn.Conv3d
     stride = tuple(s // g for s, g in zip(size, grid, strict=True))
     model = nn.Sequential(kind(3, 16, stride, stride), CGNL(16, ndim=ndim, groups=2))
     x = torch.randn(1, 3, *size)
     result = explain.attention(model, x, [s / 2 for s in reversed(size)])
-    found = explain.attention(model, x, strongest_place(result))
+    found = explain.attention(model, x, find_strongest(result))
     assert result.theta[(slice(None), *found.position)].abs().max() == result.theta.abs().max()
+
+
+def test_picture_lies_in_the_page():
+    assert Picture(b"\x00\x01", "two bytes").url == "data:image/webp;base64,AAE="

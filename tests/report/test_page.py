@@ -12,6 +12,7 @@ from cgnl.data.transforms import network_input
 from cgnl.engine.checkpoint import Trained
 from cgnl.engine.config import load
 from cgnl.engine.inputs import read_input
+from cgnl.explain.figure import DIMMED
 from cgnl.report import page
 from tests.engine.conftest import read_picture, write_frame_folders, write_pictures
 
@@ -75,7 +76,7 @@ def test_shown_dims_what_is_not_related(looked):
             if (row, column) == looked.attention.position:
                 continue
             pixel = looked.seen.pixels[:, 8 * row + 4, 8 * column + 4].float()
-            expected = pixel if related[row, column] else (page.DIMMED * pixel).floor()
+            expected = pixel if related[row, column] else (DIMMED * pixel).floor()
             assert (found[:, 128 * row + 72, 128 * column + 72] - expected).abs().max() <= 1
 
 

@@ -44,22 +44,22 @@ def test_read_run_knows_the_paper(folder):
 
 
 def test_read_run_refuses_what_is_none(tmp_path):
-    with pytest.raises(ValueError, match=r"is no folder of a run: it has no config\.yaml"):
+    with pytest.raises(ValueError, match=r"is not a run folder: it has no config\.yaml"):
         read_run(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("metrics.csv", "epoch,lr\n1,fast\n", "is no table of epochs"),
-        ("metrics.csv", "<<<garbage\n", "is no table of epochs"),
+        ("metrics.csv", "epoch,lr\n1,fast\n", r"metrics\.csv is not a table"),
+        ("metrics.csv", "<<<garbage\n", r"metrics\.csv is not a table"),
         ("results.json", "{", "is not JSON"),
         ("results.json", "[" * 100_000, "is not JSON"),
-        ("results.json", '{"test_top1": [1]}', "results.json holds something other than numbers"),
-        ("results.json", '{"test_top1": "x"}', "results.json holds something other than numbers"),
-        ("results.json", '{"seconds": 1' + "0" * 400 + "}", "results.json holds something other than numbers"),
-        ("environment.json", '{"gpus": 3}', "environment.json does not say which gpus there were: 3"),
-        ("environment.json", '{"packages": []}', r"does not say which packages there were: \[\]"),
+        ("results.json", '{"test_top1": [1]}', r"results\.json must hold numbers"),
+        ("results.json", '{"test_top1": "x"}', r"results\.json must hold numbers"),
+        ("results.json", '{"seconds": 1' + "0" * 400 + "}", r"results\.json must hold numbers"),
+        ("environment.json", '{"gpus": 3}', r"environment\.json: gpus = 3 "),
+        ("environment.json", '{"packages": []}', r"packages = \[\] "),
         ("config.yaml", "sed: 3\n", "did you mean|there is no setting 'sed'"),
     ],
 )

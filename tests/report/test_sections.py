@@ -1,34 +1,115 @@
+import pytest
+import torch
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
+
+from cgnl.engine.predictions import Prediction
 from cgnl.report import sections
 from cgnl.report.run import read_run
+from cgnl.report.sections import count_right, find_confusions
 
 from .conftest import ANSWERS, RESULTS, ROWS
-from .test_html import Reader
+
+NAMES = "abcd"
 
 
-def words(markup: str | None) -> str:
-    return Reader(markup or "").text
+def cells(table: sections.Table | None) -> dict[str, list[str]]:
+    """Rows of a table by their names."""
+    return {str(row[0]): [str(cell) for cell in row[1:]] for row in (table.rows if table else ())}
 
 
-def test_numbers_stand_beside_the_papers(folder):
-    place = folder(recipe="cub_r50_cgnl1", data__dataset="cub", rows=ROWS, results=RESULTS)
-    run = read_run(place)
-    said = words(sections.numbers([run]))
+def some(count: int = 200) -> tuple[list[Prediction], torch.Tensor, torch.Tensor]:
+    labels, predicted = torch.randint(0, 4, (2, count))
+    scores = torch.rand(count).tolist()
+    pairs = zip(labels.tolist(), predicted.tolist(), scores, strict=True)
+    return [Prediction(i, NAMES[a], NAMES[b], s) for i, (a, b, s) in enumerate(pairs)], labels, predicted
+
+
+def test_classes_agree_with_torchmetrics():
+    predictions, labels, predicted = some()
+    shares = {name: right / of for name, (right, of) in count_right(predictions).items()}
+    expected = multiclass_accuracy(predicted, labels, 4, average="none")
+    assert torch.allclose(torch.tensor([shares[name] for name in NAMES]), expected)
+    assert list(shares.values()) == sorted(shares.values())
+    assert sum(of for _, of in count_right(predictions).values()) == 200
+
+
+def test_confusions_agree_with_torchmetrics():
+    predictions, labels, predicted = some()
+    matrix = multiclass_confusion_matrix(predicted, labels, 4)
+    found = find_confusions(predictions)
+    assert {(c.label, c.predicted): len(c.predictions) for c in found} == {
+        (NAMES[i], NAMES[j]): int(matrix[i, j]) for i in range(4) for j in range(4) if i != j
+    }
+    assert [len(c.predictions) for c in found] == sorted((len(c.predictions) for c in found), reverse=True)
+    for c in found:
+        assert c.of == int(matrix[NAMES.index(c.label)].sum())
+        assert [p.score for p in c.predictions] == sorted((p.score for p in c.predictions), reverse=True)
+
+
+def test_matrix_counts_every_pair():
+    predictions, labels, predicted = some()
+    matrix = sections.count_matrix(predictions)
+    assert matrix is not None
+    assert matrix["names"] == list(NAMES)
+    expected = multiclass_confusion_matrix(predicted, labels, 4)
+    assert [[matrix["counts"][row, column] for column in NAMES] for row in NAMES] == expected.tolist()
+    assert [matrix["totals"][name] for name in NAMES] == expected.sum(1).tolist()
+
+
+def test_matrix_only_of_few_classes():
+    predictions = [Prediction(i, f"class{i}", "class0", 0.5) for i in range(21)]
+    assert sections.count_matrix(predictions[:20]) is not None
+    assert sections.count_matrix(predictions) is None
+
+
+def test_nothing_confused():
+    predictions = [Prediction(0, "a", "a", 0.5)]
+    assert find_confusions(predictions) == []
+    assert count_right(predictions) == {"a": (1, 1)}
+
+
+def test_no_predictions():
+    assert (count_right([]), find_confusions([])) == ({}, [])
+
+
+def test_results_stand_beside_the_papers(folder):
+    run = read_run(folder(recipe="cub_r50_cgnl1", data__dataset="cub", rows=ROWS, results=RESULTS))
+    found = sections.tabulate_results([run])
     assert run.config.paper is not None
-    assert f"test top-137.50%{run.config.paper.top1:.2f}%" in said
-    assert run.config.paper.table in said
-    assert "1 min 15 s" in said
-    assert "last.ckpt" in said
+    assert found is not None
+    assert found.head == ["", "this run", "the paper"]
+    assert cells(found)["test top-1"] == ["37.50%", f"{run.config.paper.top1:.2f}%"]
+    assert cells(found)["time"] == ["1 min 15 s", ""]
+    assert f"{run.config.paper.top1:.2f}%" in sections.make_tiles(run).values()
 
 
-def test_numbers_of_several_runs_stand_side_by_side(folder):
+def test_results_of_several_runs_stand_side_by_side(folder):
     runs = [read_run(folder("one", rows=ROWS, results=RESULTS)), read_run(folder("two", rows=ROWS[:1]))]
-    said = words(sections.numbers(runs))
-    assert "ended after 2 epochs" in said
-    assert "not finished: 1 epoch so far" in said
-    assert "last.ckpt" not in said
+    found = cells(sections.tabulate_results(runs))
+    assert found["state"] == ["ended after 2 epochs", "not finished: 1 epoch so far"]
+    assert found["test top-1"] == ["37.50%", ""]
+    assert found["time"] == ["1 min 15 s", "0 min 05 s"]
 
 
-def test_numbers_of_different_tests_say_so(folder):
+def test_results_of_objects_are_percent_and_have_gaps(folder):
+    run = read_run(folder(results={"test_box_ap": 0.3125, "test_box_ap_small": -1.0}))
+    found = cells(sections.tabulate_results([run]))
+    assert (found["test box AP"], found["test box AP small"]) == (["31.25%"], ["-"])
+    assert sections.make_tiles(run) == {"test box AP": "31.25%"}
+
+
+def test_results_before_any_test(folder):
+    assert sections.tabulate_results([read_run(folder())]) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(59.6, "1 min 00 s"), (3599, "59 min 59 s"), (7260, "2 h 01 min"), (float("nan"), "-")]
+)
+def test_durations(seconds, text):
+    assert sections.format_duration(seconds) == text
+
+
+def test_different_tests_are_noticed(folder):
     moved = [(*prediction[:4], f"elsewhere/{prediction[4]}") for prediction in ANSWERS]
     cases = {"same": (ANSWERS, 4), "moved": (moved, 4), "other": ([*ANSWERS[:3], (3, "red", "red", 0.6, "x")], 4)}
     cases |= {"fewer": (ANSWERS[:3], 3), "unknown": (None, 4), "counted": (None, 3)}
@@ -36,106 +117,57 @@ def test_numbers_of_different_tests_say_so(folder):
         name: read_run(folder(name, predictions=predictions, results={"test_top1": 0.5, "test_count": count}))
         for name, (predictions, count) in cases.items()
     }
-    said = [name for name, run in runs.items() if "different samples" in words(sections.numbers([runs["same"], run]))]
-    assert said == ["other", "fewer", "counted"]
+    differ = [name for name, run in runs.items() if sections.tests_differ([runs["same"], run])]
+    assert differ == ["other", "fewer", "counted"]
 
 
-def test_numbers_before_any_test(folder):
-    assert "No test has been made yet" in words(sections.numbers([read_run(folder())]))
-
-
-def test_classes_are_escaped_and_the_worst_is_first(folder):
-    markup = sections.classes([read_run(folder(predictions=ANSWERS))])
-    read = Reader(markup or "")
-    assert "script" not in [name for name, _ in read.tags]
-    assert read.text.index("red33.3%1 of 3") < read.text.index("<script>100.0%1 of 1")
+def test_classes_begin_with_the_worst(folder):
+    found = cells(sections.tabulate_classes([read_run(folder(predictions=ANSWERS))]))
+    assert list(found) == ["red", "<script>"]
+    assert found["red"][1:] == ["33.3%", "1 of 3"]
+    assert "width:33.3%" in found["red"][0]
 
 
 def test_classes_of_several_runs_are_ordered_by_their_spread(folder):
     other = [(0, "red", "red", 0.9, "x"), (1, "<script>", "<script>", 0.9, "y"), (2, "only here", "red", 0.9, "z")]
     runs = [read_run(folder("one", predictions=ANSWERS)), read_run(folder("two", predictions=other))]
-    said = words(sections.classes(runs))
-    assert "red33.3%100.0%66.7" in said
-    assert said.index("red33.3%") < said.index("<script>100.0%100.0%0.0")
-    assert said.endswith("only here0.0%")  # and no spread, for there is nothing to compare
+    found = cells(sections.tabulate_classes(runs))
+    assert list(found.items()) == [
+        ("red", ["33.3%", "100.0%", "66.7"]),
+        ("<script>", ["100.0%", "100.0%", "0.0"]),
+        ("only here", ["", "0.0%", ""]),  # no spread, because there is nothing to compare
+    ]
 
 
-def test_many_classes_are_folded(folder):
-    predictions = [(i, f"class{i}", "class0", 0.5, "") for i in range(40)]
-    markup = sections.classes([read_run(folder(predictions=predictions))])
-    assert "15 more" in words(markup)
-    assert [name for name, _ in Reader(markup or "").tags].count("details") == 1
-
-
-def test_confused_names_pairs_and_shows_them(folder):
-    read = Reader(sections.confused([read_run(folder(predictions=ANSWERS))]) or "")
-    assert "2 of 4 test samples were taken for another class" in read.text
-    assert "red taken for <script>: 2 of 3" in read.text
-    pictures = [attributes for name, attributes in read.tags if name == "img"]
-    assert [p["alt"] for p in pictures] == [f"parts {i}: red, taken for <script> ({s}%)" for i, s in ((1, 80), (2, 70))]
-    assert all((p["src"] or "").startswith("data:image/webp;base64,") for p in pictures)
-
-
-def test_confused_without_its_samples(folder, tmp_path):
-    run = read_run(folder(predictions=ANSWERS, data__dataset="folder", data__root=str(tmp_path / "gone")))
-    read = Reader(sections.confused([run]) or "")
-    assert "The samples cannot be shown: " in read.text
-    assert "img" not in [name for name, _ in read.tags]
-
-
-def test_confused_by_nothing(folder):
-    assert "All of the 1 test samples" in words(sections.confused([read_run(folder(predictions=ANSWERS[:1]))]))
-
-
-def test_matrix_counts_every_pair(folder):
-    rows = (sections.matrix(read_run(folder(predictions=ANSWERS))) or "").split("<tr>")[2:]
-    assert [Reader(row).text for row in rows] == ["<script>1", "red21"]
-
-
-def test_throughput_is_the_median_and_the_range(folder):
-    assert "20.010.0 to 30.0" in words(sections.throughput([read_run(folder(rows=ROWS))]))
+def test_speed_is_the_median_and_the_range(folder):
+    found = cells(sections.tabulate_speed([read_run(folder(rows=ROWS))]))
+    assert found["one"][:2] == ["20.0", "10.0 to 30.0"]
 
 
 def test_settings_that_differ_are_shown_alone(folder):
     runs = [read_run(folder("one", seed=1)), read_run(folder("two", seed=2, model__options={"groups": 4}))]
-    said = words(sections.settings(runs))
-    assert "seed12" in said
-    assert "model.options.groups4" in said
-    assert "optim.lr" not in said
+    assert cells(sections.tabulate_settings(runs)) == {"seed": ["1", "2"], "model.options.groups": ["", "4"]}
 
 
 def test_settings_that_are_lists_are_in_brackets(folder):
     lists = {"data__area": [0.5, 1.0], "model__after": ["layer4.0", "layer2.1"]}
-    said = words(sections.settings([read_run(folder("one")), read_run(folder("two", **lists))]))
-    assert "data.area[0.08, 1.25][0.5, 1.0]" in said
-    assert "model.after[][layer4.0, layer2.1]" in said
+    found = cells(sections.tabulate_settings([read_run(folder("one")), read_run(folder("two", **lists))]))
+    assert found["data.area"] == ["[0.08, 1.25]", "[0.5, 1.0]"]
+    assert found["model.after"] == ["[]", "[layer4.0, layer2.1]"]
 
 
 def test_settings_that_are_the_same(folder):
-    assert "All settings are the same" in words(sections.settings([read_run(folder("one")), read_run(folder("two"))]))
+    assert sections.tabulate_settings([read_run(folder("one")), read_run(folder("two"))]) is None
 
 
-def test_repeat_gives_the_command(folder):
-    assert "cgnl train parts 'name=a b'" in words(
-        sections.repeat([read_run(folder(command="cgnl train parts 'name=a b'"))])
-    )
-
-
-def test_repeat_names_the_commit(folder):
+def test_software_names_the_commit(folder):
     place = folder()
     (place / "environment.json").write_text('{"commit": "0123abc-dirty", "python": "3.11"}')
-    assert "0123abc-dirty" in words(sections.repeat([read_run(place)]))
+    assert cells(sections.tabulate_software([read_run(place)]))["one"][1] == "0123abc-dirty"
 
 
-def test_sections_of_classes_are_silent_where_there_are_none(folder):
+def test_nothing_about_classes_where_there_are_none(folder):
     run = read_run(folder(rows=[{"epoch": 1, "test_box_ap": 0.31}], results={"test_box_ap": 0.31}))
-    assert sections.classes([run]) is sections.confused([run]) is sections.attention([run]) is None
-    assert "test box AP31.00%" in words(sections.numbers([run]))
-
-
-def test_numbers_of_objects_are_per_cent_and_have_gaps(folder):
-    run = read_run(folder(results={"test_box_ap": 0.3125, "test_box_ap_small": -1.0}))
-    said = words(sections.numbers([run]))
-    assert "test box AP31.25%" in said
-    assert "test box AP small-" in said
-    assert "AP small" not in words(sections.heading([run]))
+    content = sections.collect([run])
+    assert content["classes"] is None
+    assert content["confusions"] == content["attention"] == []

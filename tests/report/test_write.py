@@ -1,4 +1,4 @@
-"""Reports of real runs, from the command line."""
+"""Whole reports: of folders written by hand, and of real runs."""
 
 import base64
 import re
@@ -6,11 +6,103 @@ import re
 import pytest
 
 from cgnl.commands.report import report as command
+from cgnl.engine.config import load
 from cgnl.engine.predictions import read_predictions
+from cgnl.report.run import read_run
+from cgnl.report.write import render
 from tests.engine.conftest import options
 
-from .conftest import ANSWERS, RESULTS, ROWS
-from .test_html import Reader
+from .conftest import ANSWERS, RESULTS, ROWS, Reader
+
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+@pytest.fixture
+def read(folder):
+    """The report of a folder."""
+
+    def call(**content) -> Reader:
+        return Reader(render([read_run(folder(**content))]))
+
+    return call
+
+
+def test_page_is_whole_and_asks_nobody(folder):
+    text = render([read_run(folder(rows=ROWS, predictions=ANSWERS, results=RESULTS), EVIL)])
+    read = Reader(text)
+    assert text.startswith("<!doctype html>")
+    assert {"html", "head", "title", "style", "body", "svg", "table"} <= set(read.names)
+    assert not {"script", "link", "iframe"} & set(read.names)
+    (policy,) = [a["content"] for name, a in read.tags if name == "meta" and a.get("http-equiv")]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert re.search(r"https?:|//", re.sub(r"base64,[^\"]*", "", text)) is None
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_names_of_strangers_are_escaped(read):
+    environment = {"command": f"cgnl train name={EVIL}"}
+    names = [(0, EVIL.replace('"', ""), "b", 0.9, "parts 0"), (1, "b", EVIL.replace('"', ""), 0.8, "parts 1")]
+    found = read(name="<i>one", rows=ROWS, predictions=names, results=RESULTS, **environment)
+    assert "script" not in found.names
+    assert "<script>alert(1)</script>'& taken for b: 1 of 1" in found.text
+    assert environment["command"] in found.text
+    assert "parts 0: <script>alert(1)</script>'&, taken for b (90%)" in [a.get("alt") for _, a in found.tags]
+
+
+def test_results_say_where_they_are_from(read):
+    found = read(recipe="cub_r50_cgnl1", data__dataset="cub", rows=ROWS, results=RESULTS)
+    paper = load("cub_r50_cgnl1").paper
+    assert paper is not None
+    assert f"one: {paper.table}" in found.text
+    assert "last.ckpt, the network after the last epoch" in found.text
+
+
+def test_results_of_different_tests_say_so(folder):
+    results = [RESULTS, RESULTS | {"test_count": 9}]
+    runs = [read_run(folder(name, results=r)) for name, r in zip(("one", "two"), results, strict=True)]
+    assert "different samples" in Reader(render(runs)).text
+
+
+def test_page_before_any_test(read):
+    assert "No test has been made yet" in read().text
+
+
+def test_many_classes_are_folded(read):
+    found = read(predictions=[(i, f"class{i}", "class0", 0.5, "") for i in range(40)])
+    assert "15 more" in found.text
+    assert found.names.count("details") == 2  # the other one is of the settings
+    assert "matrix" not in [a.get("class") for _, a in found.tags]
+
+
+def test_confusions_are_named_and_shown(read):
+    found = read(predictions=ANSWERS)
+    assert "2 of 4 test samples were taken for another class" in found.text
+    assert "red taken for <script>: 2 of 3" in found.text
+    assert "class \\ taken for <script> red <script> 1 red 2 1" in found.text
+    pictures = [attributes for name, attributes in found.tags if name == "img"]
+    assert [p["alt"] for p in pictures] == [f"parts {i}: red, taken for <script> ({s}%)" for i, s in ((1, 80), (2, 70))]
+    assert all((p["src"] or "").startswith("data:image/webp;base64,") for p in pictures)
+
+
+def test_confusions_without_their_samples(read, tmp_path):
+    found = read(predictions=ANSWERS, data__dataset="folder", data__root=str(tmp_path / "gone"))
+    assert "The samples cannot be shown: " in found.text
+    assert "img" not in found.names
+
+
+def test_no_confusions(read):
+    assert "All of the 1 test samples" in read(predictions=ANSWERS[:1]).text
+
+
+def test_command_repeats_the_run(read):
+    assert "cgnl train parts 'name=a b'" in read(command="cgnl train parts 'name=a b'").text
+
+
+def test_same_settings_are_said_to_be(folder):
+    runs = [read_run(folder("one")), read_run(folder("two"))]
+    assert "All settings are the same" in Reader(render(runs)).text
 
 
 @pytest.fixture
@@ -38,8 +130,8 @@ def test_train_writes_a_report(train, tmp_path):
     ):
         assert words in read.text
     assert "cgnl train model.name=resnet18 model.block=cgnl" in read.text
-    assert "layer3.0_cgnl" in read.text or "img" in [name for name, _ in read.tags]
-    assert not {"script", "link", "iframe"} & {name for name, _ in read.tags}
+    assert "The most confident right prediction" in read.text or "The most confident wrong prediction" in read.text
+    assert not {"script", "link", "iframe"} & set(read.names)
     assert re.search(r"(src|href)=\"(?!data:|#)", text) is None
     assert len(text) < 2e6
     figures = [a["src"] or "" for name, a in read.tags if name == "img"]
@@ -90,20 +182,20 @@ def test_report_puts_runs_side_by_side(folder, cgnl, tmp_path):
     text = Reader((tmp_path / "comparison.html").read_text()).text
     assert "2 runs: one, two" in text
     assert "Settings that differ" in text
-    assert "seed12" in text
+    assert "seed 1 2" in text
 
 
 def test_report_with_an_evil_class_runs_nothing(folder, cgnl):
     place = folder("<script>alert(1)</script>".replace("/", "_"), ROWS, ANSWERS, RESULTS)
     assert cgnl("report", place)[0] == 0
-    assert "script" not in [name for name, _ in Reader((place / "report.html").read_text()).tags]
+    assert "script" not in Reader((place / "report.html").read_text()).names
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], "run is missing"),
-        (["nowhere"], "nowhere is no folder of a run"),
+        (["nowhere"], "nowhere is not a run folder"),
         (["nowhere", "--outptu", "x"], "there is no option 'outptu'"),
     ],
 )
@@ -118,14 +210,14 @@ def test_training_does_not_need_its_report(run, monkeypatch, capsys):
     def fail(*_):
         raise ModuleNotFoundError('this needs matplotlib: pip install "cgnl[explain]"')
 
-    monkeypatch.setattr("cgnl.report.write.SECTIONS", (fail,))
+    monkeypatch.setattr("cgnl.report.write.render", fail)
     result = run()
     assert result.test["test_count"] == 6
     assert 'there is no report: this needs matplotlib: pip install "cgnl[explain]"' in capsys.readouterr().out
     assert not (result.folder / "report.html").exists()
 
 
-def test_resume_of_a_run_that_has_ended_keeps_its_answers(run):
+def test_resume_of_a_finished_run_keeps_its_predictions(run):
     first = run()
     before = (first.folder / "predictions.csv").read_bytes()
     (first.folder / "report.html").unlink()

@@ -1,8 +1,6 @@
-"""``cgnl app``: a page on which anybody can try networks and look into them."""
+"""``cgnl app``."""
 
 from ..extras import need
-from ..report.app import serve
-from ..report.page import open_networks
 
 
 def app(
@@ -13,17 +11,19 @@ def app(
     port: int | None = None,
     device: str = "auto",
 ) -> None:
-    """Serve a page: drop in a picture or a clip, click on it, see what the network attends to from there.
+    """Serve a page: drop in a picture or a clip, click on it, and see what the network attends to from there.
 
     Args:
         checkpoint: last.ckpt or best.ckpt of a run.
-        other: a second checkpoint, side by side with the first.
-        host: address to listen on; only this machine can reach the usual one, everybody can reach 0.0.0.0.
-        port: of the address; the first free one from 7860 on unless given.
+        other: a second checkpoint, shown next to the first.
+        host: address to listen on. Only this machine can reach the default; everybody can reach 0.0.0.0.
+        port: port to listen on; the first free one from 7860 on unless given.
         device: cpu, cuda, or auto.
     """
-    need("matplotlib", "app")
     if port is not None and not 0 < port < 2**16:
         raise ValueError(f"port = {port} must be from 1 to 65535")
-    networks = open_networks([checkpoint, *([other] if other else [])], device)
-    serve(networks, host, port)
+    need("matplotlib", "app")
+    from ..report.app import serve
+    from ..report.page import open_networks
+
+    serve(open_networks([checkpoint, *([other] if other else [])], device), host, port)

@@ -1,34 +1,36 @@
-"""``cgnl diagnose``: do the attention and the second-order head of a trained network matter?"""
+"""``cgnl diagnose``."""
 
 from pathlib import Path
 from typing import Any
 
-from ..engine.checkpoint import check_names
 from ..engine.config import SYNTHETIC
-from ..engine.evaluate import prepare
-from ..explain.diagnose import run, table, write
 from ..extras import need
 
 
 def diagnose(
     checkpoint: str, folder: str | None = None, *, block: str | None = None, output: str | None = None, **settings: Any
 ) -> None:
-    """Test a network with its attention as it is and with something else in its place; likewise a second-order head.
+    """Test a network with its attention, and with something else in its place; likewise a second-order head.
 
     Args:
         checkpoint: last.ckpt or best.ckpt of a run.
-        folder: where the dataset is; what the network was trained with unless given.
-        block: dotted name of the block whose attention is replaced; all at once unless given.
+        folder: the dataset; the one the network was trained on unless given.
+        block: dotted name of the block whose attention is replaced; all blocks at once unless given.
         output: (-o) a name, to write NAME.csv, NAME_groups.csv and NAME.png.
-        settings: what is to be other than in training, such as data.samples=200 or accelerator=cpu.
+        settings: settings that differ from those of the training, such as data.samples=200 or accelerator=cpu.
     """
     if output:
         need("matplotlib", "explain")
+    from ..engine.checkpoint import check_names
+    from ..engine.evaluate import prepare
+    from ..explain.diagnose import run, table, write
+
     test = prepare(checkpoint, {"devices": 1} | settings | ({"data.root": folder} if folder else {}))
     check_names(test.trained, checkpoint)
     if folder and test.dataset.name in SYNTHETIC:
-        raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is drawn and has no folder")
+        raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is synthetic and has no folder")
     result = run(test, block)
     print("\n".join(table(result, len(test.dataset.test))))
     if output:
-        print(f"{', '.join(map(str, write(result, Path(output), Path(checkpoint).resolve().parent.name)))} written")
+        paths = write(result, Path(output), Path(checkpoint).resolve().parent.name)
+        print(f"{', '.join(map(str, paths))} written")

@@ -1,28 +1,30 @@
-"""``cgnl report``: what came out of a run, or of several side by side, as a page."""
+"""``cgnl report``."""
 
 from pathlib import Path
 
 from ..engine.atomic_io import make_folder
 from ..extras import need
-from ..report.run import read_runs
-from ..report.write import with_predictions, write
 
 
 def report(run: str, *more: str, output: str | None = None, test: bool = False) -> None:
-    """Write a report: curves, results, classes, confusions, attention, settings.
+    """Write a page about a run: results, curves, classes, confusions, attention, settings.
 
     Args:
         run: the folder of a run, such as runs/first.
-        more: further runs, to be put side by side.
-        output: (-o) where it goes. If not given: RUN/report.html; of several, comparison.html beside the first.
-        test: test the last checkpoint of a run that has not finished, too.
+        more: further runs, to be shown side by side.
+        output: (-o) where to write it; RUN/report.html unless given, or comparison.html next to the first of several.
+        test: also test the last checkpoint of a run that has not finished.
     """
-    need("matplotlib", "explain")
     if output and Path(output).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{output} must end in .html")
+    need("matplotlib", "explain")
+    from ..report.run import read_runs
+    from ..report.write import with_predictions, write_report
+
     runs = [with_predictions(r, test) for r in read_runs([run, *more])]
-    usual = runs[0].folder.parent / "comparison.html" if more else runs[0].folder / "report.html"
+    first = runs[0].folder
+    usual = first.parent / "comparison.html" if more else first / "report.html"
     target = Path(output) if output else usual
     make_folder(target.parent)
-    write(runs, target)
+    write_report(runs, target)
     print(f"{target} written")

@@ -1,4 +1,4 @@
-"""``cgnl diagnose``: do the attention and the second-order head of a trained network matter?"""
+"""Diagnose a trained network on its test samples; print, write and plot the result."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,42 +11,46 @@ from ..engine.evaluate import Test
 from ..extras import need
 from ..heads import second_order_pools
 from .diagnosis import Diagnosis, diagnose_blocks, frames_shuffled
-from .maps import blocks_of, find_block
+from .maps import blocks_of, find_module
 
 
 def run(test: Test, block: str | None = None) -> Diagnosis:
-    """The diagnosis of a network on the samples of its test."""
+    """Diagnose all blocks and second-order heads at once, or one block."""
     network, videos = test.trained.network, test.dataset.kind == "videos"
-    known, heads = blocks_of(network), second_order_pools(network)
-    name = find_block(known, block) if block or not (heads or videos) else ""
+    blocks, heads, more = blocks_of(network), second_order_pools(network), {}
+    if block or not (heads or videos):
+        find_module(blocks, block)  # raises if there is none
+    if block:
+        blocks, heads = {block: blocks[block]}, {}
+    elif videos:
+        more = {"frames in random order": lambda: frames_shuffled(network)}
 
-    def outcomes() -> list[bool]:
+    def classify() -> list[bool]:
         test.run()
         return [prediction.right for prediction in test.task.predictions]
 
     data = test.config.data
     views = data.test_clips * data.test_crops if videos and test.dataset.name not in SYNTHETIC else 1
-    shuffled = {"frames in random order": lambda: frames_shuffled(network)} if videos and not block else {}
-    blocks = {name: known[name]} if block else known
-    return diagnose_blocks(blocks, outcomes, views, None if block else heads, shuffled)
+    return diagnose_blocks(blocks, classify, views, heads, more)
 
 
 def table(result: Diagnosis, samples: int) -> list[str]:
-    """The diagnosis in lines of text."""
+    """Format a diagnosis as lines of text."""
     lines = [f"{f'replaced, {samples:,} samples':34}   top-1   change  lost   won         p"]
     for o in result.outcomes:
         line = f"{o.attention:34} {o.top1:6.2f}%"
         if o is not result.outcomes[0]:
             line += f" {o.change:+8.2f} {o.lost:5} {o.won:5} {o.p:9.2g}"
         lines.append(line)
-    lines += ["lost, won: samples that become wrong, right. p: McNemar's exact test.", ""]
+    lines.append("lost, won: samples that become wrong, right. p: McNemar's exact test.")
+    if result.added:
+        lines.append("")
     for name, (of_all, median) in result.added.items():
         lines.append(f"what {name} adds to its input: {of_all:.3g} % of its size; {median:.3g} % in the median sample")
-    if not result.spreads and not result.added:
-        return lines[:-1]
-    if not result.spreads:
-        return [*lines, "A non-local block's attention is a matrix: it has no number for each group."]
-    lines += ["", "attention by group            order        mean   deviation  negative  deviation / |mean|"]
+    if result.spreads:
+        lines += ["", "attention by group            order        mean   deviation  negative  deviation / |mean|"]
+    elif result.added:
+        lines.append("A non-local block's attention is a matrix: it has no number for each group.")
     for s in result.spreads:
         name = f"{s.block}, group {s.group}"
         lines.append(f"{name:28} {s.order:>6} {s.mean:11.4g} {s.deviation:11.4g} {s.negative:9.1%} {s.variation:19.3g}")
@@ -54,62 +58,57 @@ def table(result: Diagnosis, samples: int) -> list[str]:
 
 
 def write(result: Diagnosis, output: Path, title: str) -> list[Path]:
-    """Both tables as CSV and the plot; returns their names."""
+    """Write both tables as CSV, and the plot; return their paths."""
     output = output.with_suffix("") if output.suffix in (".csv", ".png") else output
     make_folder(output.parent)
-    paths = [output.with_name(f"{output.name}{end}") for end in (".csv", "_groups.csv", ".png")]
-    write_rows(result.outcomes, paths[0])
-    plot(result, title).savefig(paths[2], dpi=160)
-    if not result.spreads:
-        return [paths[0], paths[2]]
-    write_rows(result.spreads, paths[1])
-    return paths
+    outcomes, groups, picture = (output.with_name(f"{output.name}{end}") for end in (".csv", "_groups.csv", ".png"))
+    write_rows(result.outcomes, outcomes)
+    if result.spreads:
+        write_rows(result.spreads, groups)
+    plot(result, title).savefig(picture, dpi=160)
+    return [outcomes, groups, picture] if result.spreads else [outcomes, picture]
 
 
 def write_rows(rows: Sequence[Any], path: Path) -> None:
-    """Dataclasses of one type as CSV."""
+    """Write dataclasses of one type as CSV."""
     write_csv(path, list(asdict(rows[0])), (list(asdict(row).values()) for row in rows))
 
 
 def plot(result: Diagnosis, title: str) -> Any:
-    """Accuracy by what is in the attention's place, and the attention of each group over the samples."""
-    figures = need("matplotlib.figure", "explain")
-    names, count = list(result.values), 1 + len(result.values)
-    figure = figures.Figure(figsize=(3.6 + 3.6 * count, 3.2), layout="constrained")
+    """Plot the accuracy with each replacement, and the attention of each group over the samples."""
+    count = 1 + len(result.values)
+    figure = need("matplotlib.figure", "explain").Figure(figsize=(3.6 + 3.6 * count, 3.2), layout="constrained")
     axes = figure.subplots(1, count, squeeze=False)[0]
-    bars = result.outcomes[::-1]
-    axes[0].barh([o.attention for o in bars], [o.top1 for o in bars], color=["#8c8c8c"] * (len(bars) - 1) + ["#2b6cb0"])
+    first, *rest = result.outcomes
+    bars = [*reversed(rest), first]
+    colours = ["#8c8c8c"] * len(rest) + ["#2b6cb0"]
+    axes[0].barh([o.attention for o in bars], [o.top1 for o in bars], color=colours)
     for place, o in enumerate(bars):
-        change = f" ({o.change:+.2f}, p = {o.p:.2g})" if place < len(bars) - 1 else ""
-        text = f"{o.top1:.2f}{change}"
+        text = f"{o.top1:.2f}" if o is first else f"{o.top1:.2f} ({o.change:+.2f}, p = {o.p:.2g})"
         axes[0].annotate(text, (o.top1, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
-    axes[0].set_xlabel("top-1, %")
-    axes[0].set_xlim(0, 175)
-    axes[0].set_xticks(range(0, 101, 25))
-    for axis, name in zip(axes[1:], names, strict=True):
-        _spread_plot(axis, result, name)
+    axes[0].set(xlabel="top-1, %", xlim=(0, 175), xticks=range(0, 101, 25))
+    for axis, name in zip(axes[1:], result.values, strict=True):
+        _plot_groups(axis, result, name)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{title}: what is in the attention's place", fontsize=9)
     return figure
 
 
-def _spread_plot(axis: Any, result: Diagnosis, name: str) -> None:
-    """Boxes of each group and order, in units of the mean size."""
+def _plot_groups(axis: Any, result: Diagnosis, name: str) -> None:
+    """Draw a box for each group and order, in units of the mean size."""
     values, orders = result.values[name], result.orders[name]
     width = 0.8 / len(orders)
     scaled = values / values.abs().mean(0).clamp_min(1e-300)  # [samples, G, K]
+    options = {"widths": 0.8 * width, "patch_artist": True, "sym": ".", "manage_ticks": False}
     for k, order in enumerate(orders):
         places = [group + (k - (len(orders) - 1) / 2) * width for group in range(values.shape[1])]
-        boxes = axis.boxplot(
-            scaled[..., k].numpy(), positions=places, widths=0.8 * width, patch_artist=True, sym=".", manage_ticks=False
-        )
-        for box in boxes["boxes"]:
-            box.set(facecolor=f"C{k}", alpha=0.6, label=f"order {order}" if box is boxes["boxes"][0] else None)
-        for point in boxes["fliers"]:
+        parts = axis.boxplot(scaled[..., k].numpy(), positions=places, **options)
+        for box in parts["boxes"]:
+            box.set(facecolor=f"C{k}", alpha=0.6, label=f"order {order}" if box is parts["boxes"][0] else None)
+        for point in parts["fliers"]:
             point.set(markersize=2, markeredgecolor="#777777")
     axis.axhline(0, color="#777777", linewidth=0.8)
-    axis.set_xticks(range(values.shape[1]))
-    axis.set(xlabel=f"group of {name}", ylabel="attention / mean size")
+    axis.set(xlabel=f"group of {name}", ylabel="attention / mean size", xticks=range(values.shape[1]))
     if len(orders) > 1:
         axis.legend(fontsize=7, frameon=False)

@@ -1,15 +1,16 @@
-"""The attention of a reference position: rows of the pairwise matrix, computed from its factors.
+"""Maps over the positions of one sample: the attention of a reference position, and Grad-CAM.
 
 The paper's figure picks "a reference position in the space of g" and uses "the corresponding vectors in Theta and Phi".
-For a non-local block that is one row of its N x N matrix: one map over the positions.
-For a CGNL block a position has an element in each channel, and each element has a row of its own over all positions and
-channels of its group: one map for each channel. The row that is shown is, in each group, that of the element where
-theta is largest in size, whose maps have the largest range; every other one can be asked for.
-The NC' x NC' matrix is never built.
+In a non-local block that is one row of the N x N matrix: one map over the positions.
+In a CGNL block a position has one element per channel, and each element has a row over all positions and channels of
+its group: one map per channel. ``Attention.maps`` holds, for each group, the row of the element with the largest
+|theta|, whose maps have the largest range; ``Attention.row`` gives any other. Rows are computed from theta and phi; the
+NC' x NC' matrix is never built.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,29 +19,30 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..blocks import CGNL, NonLocal
+from ..extras import need
+from ..heads import second_order_pools
 from ..ops.kernels import Kernel
-from ..spelling import nearest
+from ..spelling import counted, nearest
 from ..surgery import in_eval_mode
 
-COLUMNS, THRESHOLD = 5, 0.7
-"""Of the paper's figure."""
+COLUMNS, THRESHOLD = 5, 0.7  # of the paper's figure
 
 
 class Map(NamedTuple):
-    """One map over the positions of a block, and what it is of."""
+    """One map over the positions of a block, and its name."""
 
     name: str
-    """Such as ``"group 3, channel 14"``."""
+    """For example ``"group 3, channel 14"``."""
     values: Tensor
     """[*positions]."""
 
     @property
     def scaled(self) -> Tensor:
-        """[*positions] from 0 to 1, by the map's own range; a constant one, in which nothing stands out, is 0."""
+        """The map scaled to [0, 1] by its own range, [*positions]; a constant map becomes 0."""
         return unit_range(self.values, self.values.ndim)
 
     def related(self, threshold: float = THRESHOLD) -> Tensor:
-        """Where the scaled map reaches the threshold, 0.7 unless given: a mask [*positions]."""
+        """Where the scaled map reaches the threshold (default 0.7): a mask [*positions]."""
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold = {threshold} must be above 0 and at most 1")
         return self.scaled >= threshold
@@ -53,9 +55,9 @@ class Attention:
     block: str
     """Dotted name of the block."""
     kernel: Kernel | str
-    """Pairwise function of a CGNL block; a non-local block's is a name."""
+    """Pairwise function: a kernel for a CGNL block, a name for a non-local one."""
     rank: int
-    """The most that the rank of a group's matrix can be, over all its reference positions: 1 for the dot kernel."""
+    """Upper bound of the rank of a group's pairwise matrix: 1 for the dot kernel."""
     at: tuple[float, ...]
     """Reference position (x, y[, t]) in the input."""
     position: tuple[int, ...]
@@ -63,25 +65,25 @@ class Attention:
     input_size: tuple[int, ...]
     """Positions of the input, ([T,] H, W)."""
     maps: Tensor
-    """Rows of the pairwise matrix, float64, [G, C', *positions], of one reference element in each group; of a non-local
-    block [1, 1, *positions]. A factor of a whole row, such as the block's ``scale`` and ``normalize``, is left out."""
+    """Rows of the pairwise matrix in float64, [G, C', *positions], one reference element a group; of a non-local block
+    [1, 1, *positions]. Factors common to a row, such as the block's ``scale`` and ``normalize``, are left out."""
     references: tuple[int, ...]
-    """Channel of the reference element of each group; none for a non-local block."""
+    """Channel of each group's reference element; empty for a non-local block."""
     theta: Tensor
-    """Factor [C, *positions] in float64, the space that the reference position is in."""
+    """Factor [C, *positions] in float64, which the reference position indexes."""
     phi: Tensor
-    """Factor [C, *positions] in float64, of which the maps are made."""
+    """Factor [C, *positions] in float64, from which the maps are computed."""
     output: Any
-    """What the model made of the input."""
+    """Output of the model."""
 
     @property
     def groups(self) -> int:
-        """G, the channel groups of the block; 1 for a non-local block."""
+        """Number of channel groups; 1 for a non-local block."""
         return self.maps.shape[0]
 
     @property
     def non_local(self) -> bool:
-        """Whether it is a non-local block, with one map for all channels."""
+        """Whether the block is non-local: one map for all channels."""
         return isinstance(self.kernel, str)
 
     @property
@@ -90,7 +92,7 @@ class Attention:
         return self.maps.sum(1)
 
     def row(self, channel: int) -> Tensor:
-        """The row of the element in another channel at the reference position, [C', *positions]."""
+        """The row of another channel's element at the reference position, [C', *positions]."""
         if isinstance(self.kernel, str):
             raise ValueError(f"{self.block} is a non-local block: a position has one row for all channels")
         if not 0 <= channel < self.theta.shape[0]:
@@ -99,10 +101,7 @@ class Attention:
         return ops.affinity(self.theta[None], self.phi[None], at, kernel=self.kernel, groups=self.groups)[0]
 
     def strongest(self, count: int = COLUMNS, group: int | None = None) -> list[Map]:
-        """The maps of the ``count`` channels (5 unless given) of largest range, the columns of the paper's figure.
-
-        Of all groups, unless ``group`` names one.
-        """
+        """The maps of the ``count`` channels (default 5) with the largest range, in all groups or in one ``group``."""
         if self.non_local:
             return [Map("all channels", self.maps[0, 0])]
         if group is not None and not 0 <= group < self.groups:
@@ -122,35 +121,37 @@ class Attention:
 
     @property
     def caption(self) -> str:
-        """What is shown, and what it is not, in a sentence or two."""
+        """What is shown, and what the rank implies, in a sentence or two."""
         if self.non_local:
             how = "softmax" if self.kernel == "embedded_gaussian" else "dot product"
             return f"{self.block}: non-local, {how}. One map over all channels for each reference position."
-        each = f"{self.groups} groups" if self.groups > 1 else "1 group"
         if self.rank == 1:
-            truth = "rank 1: all reference positions of a group share one pattern, up to sign and size"
+            pattern = "all reference positions of a group share one pattern, up to sign and size"
         else:
-            truth = f"rank {self.rank}: each map of a group is a mixture of the same {self.rank} patterns"
-        return f"{self.block}: CGNL, {self.kernel}, {each}, {truth}."
+            pattern = f"each map of a group is a mixture of the same {self.rank} patterns"
+        groups = counted(self.groups, "group")
+        return f"{self.block}: CGNL, {self.kernel}, {groups}, rank {self.rank}: {pattern}."
 
     def arrays(self) -> dict[str, Any]:
-        """Everything as NumPy arrays, to be saved."""
-        numbers = {"rank": self.rank, "at": self.at, "position": self.position, "input_size": self.input_size}
-        words = {"block": self.block, "kernel": str(self.kernel), "caption": self.caption}
+        """Everything but the output as NumPy arrays, numbers and strings, for an NPZ file."""
         tensors = {"maps": self.maps, "group_maps": self.group_maps, "theta": self.theta, "phi": self.phi}
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        return arrays | numbers | words | {"references": self.references}
+        others = ("rank", "at", "position", "input_size", "block", "caption", "references")
+        return (
+            {name: tensor.numpy() for name, tensor in tensors.items()}
+            | {name: getattr(self, name) for name in others}
+            | {"kernel": str(self.kernel)}
+        )
 
 
 def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | None = None) -> Attention:
-    """The attention of a reference position in one of a network's NL or CGNL blocks.
+    """Compute the attention of a reference position in an NL or CGNL block of a network.
 
-    The network is run once, in eval mode and without gradients, and left as it was.
+    The network runs once, in eval mode and without gradients, and is left unchanged.
 
     Args:
-        model: any network with blocks of ours in it.
+        model: any network with NL or CGNL blocks.
         x: one sample, [1, channels, *positions].
-        at: the reference position in pixels of the input, (x, y) for images and (x, y, t) for video.
+        at: reference position in pixels of the input, (x, y) for images and (x, y, t) for video.
         block: dotted name of the block; the last one unless given.
     """
     sizes = check_input(x)
@@ -162,20 +163,16 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
         words = " x ".join(map(str, reversed(sizes)))
         raise ValueError(f"at = ({', '.join(f'{a:g}' for a in at)}) is outside the input of {words}")
     known = blocks_of(model)
-    name = find_block(known, block)
+    name = find_module(known, block)
     module = known[name]
     seen: list[tuple[Tensor, Tensor]] = []
 
-    def look(_module: nn.Module, inputs: tuple) -> None:  # here, so that the layers run as they do in the network
+    def record(_module: nn.Module, inputs: tuple) -> None:  # a hook, so that autocast and the like apply
         theta, phi, _ = module.factors(inputs[0])
         seen[:] = [(theta[0].detach().cpu().double(), phi[0].detach().cpu().double())]  # the last call counts
 
-    handle = module.register_forward_pre_hook(look)
-    try:
-        with torch.no_grad(), in_eval_mode(model):
-            output = eager(model)(x)
-    finally:
-        handle.remove()
+    with module.register_forward_pre_hook(record), torch.no_grad(), in_eval_mode(model):
+        output = eager(model)(x)
     if not seen:
         raise ValueError(f"the input never reached {name!r}")
     theta, phi = seen[0]  # [C, *P]
@@ -191,7 +188,7 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
 
 
 def check_input(x: Tensor) -> tuple[int, ...]:
-    """The positions of one sample, [1, channels, *positions]."""
+    """Return the positions of one sample, [1, channels, *positions]; raise for anything else."""
     if not isinstance(x, Tensor) or not 3 <= x.ndim <= 5 or x.shape[0] != 1:
         what = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"expected one sample, [1, channels, *positions], got {what}")
@@ -199,25 +196,25 @@ def check_input(x: Tensor) -> tuple[int, ...]:
 
 
 def blocks_of(model: nn.Module) -> dict[str, CGNL | NonLocal]:
-    """The blocks with an attention, by their dotted names."""
+    """The NL and CGNL blocks of a model, by dotted name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, CGNL | NonLocal)}
 
 
-def find_block(known: dict[str, CGNL | NonLocal], name: str | None) -> str:
-    """The block that is meant: the last one unless it is named."""
+def find_module(known: Mapping[str, nn.Module], name: str | None, kind: str = "NL or CGNL block") -> str:
+    """Return the name if there is such a module; without a name, that of the last one."""
     if not known:
-        raise ValueError("the network has no NL or CGNL block")
+        raise ValueError(f"the network has no {kind}")
     if name is not None and name not in known:
-        raise ValueError(f"there is no block {name!r}{nearest(name, known)}")
+        raise ValueError(f"there is no {kind.split()[-1]} {name!r}{nearest(name, known)}")
     return name or list(known)[-1]
 
 
 def unit_range(maps: Tensor, axes: int) -> Tensor:
-    """Each map brought to [0, 1] by its own range, constant ones to 0: [..., *positions] -> the same.
+    """Scale each map to [0, 1] by its own range, and constant maps to 0: [..., *positions] -> the same.
 
     Args:
         maps: [..., *positions].
-        axes: the number of position axes, the last ones.
+        axes: number of position axes, which are the last ones.
     """
     over = tuple(range(-axes, 0))
     low, high = maps.amin(over, keepdim=True), maps.amax(over, keepdim=True)
@@ -227,7 +224,7 @@ def unit_range(maps: Tensor, axes: int) -> Tensor:
 def _rows(
     block: CGNL | NonLocal, theta: Tensor, phi: Tensor, position: tuple[int, ...]
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """Maps [G, C', *P] and the channel of each group's reference element."""
+    """Maps [G, C', *P], and the channel of each group's reference element."""
     if isinstance(block, NonLocal):
         row = ops.non_local_affinity(theta[None], phi[None], position, kernel=block.kernel, scale=block.scale)
         return row[None], ()  # [1, 1, *P]
@@ -244,7 +241,45 @@ def _rank(block: CGNL | NonLocal, positions: int, keys: int) -> int:
     return min(sum(a > 0 for a in block.kernel.coefficients()), positions * block.inner_channels // block.groups)
 
 
+def grad_cam(model: nn.Module, x: Tensor, target: int | None = None, layer: str | None = None) -> Tensor:
+    """Compute Grad-CAM of one sample at the output of a layer, [*positions], at least 0.
+
+    Args:
+        model: a classifier, [1, channels, *positions] -> [1, K].
+        x: one sample, [1, channels, *positions].
+        target: the class; the predicted one unless given.
+        layer: dotted name of any module; unless given the last NL or CGNL block or, without blocks, the input of the
+            second-order head.
+    """
+    check_input(x)
+    blocks, heads = blocks_of(model), second_order_pools(model)
+    before_head = layer is None and not blocks and bool(heads)
+    layer = layer or (list(heads)[-1] if before_head else find_module(blocks, None))
+    captum = need("captum.attr", "explain")
+    with in_eval_mode(model), torch.enable_grad():
+        if target is None:
+            target = int(model(x.detach()).float().softmax(1).argmax(1))
+        cam = captum.LayerGradCam(model, model.get_submodule(layer))
+        options = {"target": target, "relu_attributions": True, "attribute_to_layer_input": before_head}
+        heat = cam.attribute(x.detach().requires_grad_(), **options)  # [1, 1, *P]
+    return heat[0, 0].detach().float().cpu()
+
+
 def eager(model: nn.Module) -> Any:
-    """The model as Python runs it: a compiled one may not call hooks."""
+    """The uncompiled model: a compiled one may not call hooks."""
     model = getattr(model, "_orig_mod", model)
     return model._call_impl if getattr(model, "_compiled_call_impl", None) else model
+
+
+@contextmanager
+def patched(target: object, **attributes: Any) -> Iterator[None]:
+    """Set attributes of an object for a while; methods of its class are shadowed."""
+    own = vars(target)
+    before = {name: own[name] for name in attributes if name in own}
+    own.update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            own.pop(name)
+        own.update(before)

@@ -1,4 +1,4 @@
-"""``cgnl app``: a page on which anybody can try networks and look into them."""
+"""The page of ``cgnl app``, where anybody can try networks; the only module that imports Gradio."""
 
 import html
 import os
@@ -11,23 +11,11 @@ from typing import Any, NamedTuple
 
 from ..data.images import IMAGE_SUFFIXES, to_image
 from ..data.video import VIDEO_SUFFIXES
-from ..explain.maps import THRESHOLD, Map
+from ..explain.maps import THRESHOLD
 from ..extras import need
-from .page import (
-    ALL,
-    STRONGEST,
-    STYLES,
-    Look,
-    Network,
-    look,
-    look_at,
-    shown,
-    write_examples,
-    write_figure,
-)
+from .page import ALL, STRONGEST, STYLES, Look, Network, look, look_at, shown, write_examples, write_figure
 
-LARGEST = 64
-"""MiB of a file that is taken."""
+LARGEST = 64  # MiB of an upload
 STYLE = """
 .gradio-container { max-width: 1200px !important; margin: 0 auto !important; }
 .look, .look button, .look .image-frame { border: none !important; background: none !important; }
@@ -39,9 +27,9 @@ footer { display: none !important; }
 
 def serve(networks: Sequence[Network], host: str, port: int | None) -> None:
     """Serve the page until it is stopped."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder goes away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the temporary folder is removed
     with tempfile.TemporaryDirectory(prefix="cgnl-app-", ignore_cleanup_errors=True) as folder:
-        page = build(networks, Path(folder))
+        page, fonts = build(networks, Path(folder)), ("system-ui", "sans-serif")  # fetched from nowhere
         try:
             _, address, _ = page.launch(
                 server_name=host,
@@ -53,12 +41,12 @@ def serve(networks: Sequence[Network], host: str, port: int | None) -> None:
                 footer_links=[],
                 state_session_capacity=100,
                 ssr_mode=False,
-                theme=_theme(),
+                theme=need("gradio", "app").themes.Default(primary_hue="blue", font=fonts, font_mono=fonts),
                 css=STYLE,
             )
         except OSError:
             where = f"port {port}" if port else "any port from 7860 on"
-            raise ValueError(f"nothing can listen on {where} of {host}: it is taken, or no address of ours") from None
+            raise ValueError(f"cannot listen on {where} of {host}: it is taken, or not an address of ours") from None
         print(f"{address} is open; Ctrl-C ends it", flush=True)
         try:
             page.block_thread()
@@ -67,41 +55,40 @@ def serve(networks: Sequence[Network], host: str, port: int | None) -> None:
 
 
 def load_gradio(folder: Path) -> Any:
-    """Gradio, told to keep its files in a folder of ours, to report to nobody and to fetch nothing for anybody."""
+    """Import Gradio, with its files in our folder, without telemetry, and unable to fetch anything for a visitor."""
     os.environ["GRADIO_TEMP_DIR"] = str(folder)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     gradio = need("gradio", "app")
 
-    async def refuse(address: str, *_: Any, **__: Any) -> Any:
-        """A visitor may send a file, but not have one fetched: this machine may reach what theirs cannot."""
+    async def refuse(address: str, *_: Any, **__: Any) -> Any:  # this machine may reach what the visitor's cannot
         raise gradio.Error(f"{address} is not fetched: send the file itself", print_exception=False)
 
-    asked = ("get", "async_validate_url")  # by Gradio, for every address that a visitor names
-    vars(need("safehttpx", "app")).update(dict.fromkeys(asked, refuse))
+    called = ("get", "async_validate_url")  # by Gradio, for every address that a visitor names
+    vars(need("safehttpx", "app")).update(dict.fromkeys(called, refuse))
     return gradio
 
 
-def keep(folder: Path, name: str, write: Callable[[Path], object]) -> str:
-    """A file among Gradio's, which go away after an hour: in a folder named by what it holds, and never half of it."""
-    with tempfile.TemporaryDirectory(dir=folder) as aside:
-        write(Path(aside) / name)
-        return need("gradio.processing_utils", "app").save_file_to_cache(Path(aside) / name, str(folder))
+def write_cached(folder: Path, name: str, write: Callable[[Path], object]) -> str:
+    """Write a file into Gradio's cache, whole and under a name made from its content; it is deleted after an hour."""
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        write(Path(temporary) / name)
+        return need("gradio.processing_utils", "app").save_file_to_cache(Path(temporary) / name, str(folder))
 
 
 class Column(NamedTuple):
-    """What is on the page of one network."""
+    """The components of one network."""
 
     picture: Any
+    caption: Any
     block: Any
     group: Any
     channel: Any
     top: Any
-    caption: Any
 
 
 def build(networks: Sequence[Network], folder: Path) -> Any:
-    """The page. What a visitor looks at is in a state of their own; no visit changes anything here."""
+    """Build the page. What a visitor sees is in a state of their own; no visit changes anything here."""
     gr = load_gradio(folder)
     clips = networks[0].trained.kind == "videos"
     thing, suffixes = ("clip", VIDEO_SUFFIXES) if clips else ("picture", IMAGE_SUFFIXES)
@@ -127,112 +114,121 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
                 frame = gr.Slider(0, 1, 0, step=1, label="Frame", visible=False, elem_id="frame")
                 download = gr.DownloadButton("Download the figure", interactive=False, elem_id="download")
             columns = [_column(gr, network.title, number) for number, network in enumerate(networks)]
+        count = len(columns)
         choices = [*(c.group for c in columns), *(c.channel for c in columns), threshold, style, frame]
 
-        def check_looked(looked: list[Look]) -> None:
+        # Handlers: from the visitor's looks and choices (in the order above) to new values of components.
+
+        def split(looked: list[Look], chosen: Sequence[Any]) -> list[tuple[Look, str, str]]:
             if not looked:
                 raise ValueError(f"there is no {thing} yet: drop one in")
+            return list(zip(looked, chosen[:count], chosen[count : 2 * count], strict=True))
 
-        def drawn(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
-            """What follows from a choice: the pictures, and the words below them."""
-            check_looked(looked)
-            each, (at_least, how, t) = _split(looked, chosen)
-            parts: dict[Any, Any] = {}
-            for column, (one, group, channel) in zip(columns, each, strict=True):
-                picture = to_image(shown(one, group, channel, at_least, how, int(t)))
-                parts[column.picture] = keep(folder, "look.png", picture.save)
-                parts[column.caption] = _caption(one, one.map(group, channel))
-            return parts
+        def draw(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
+            """Pictures and captions."""
+            least, how, t = chosen[-3:]
+            values: dict[Any, Any] = {}
+            for column, (one, group, channel) in zip(columns, split(looked, chosen), strict=True):
+                picture = to_image(shown(one, group, channel, least, how, int(t)))
+                values[column.picture] = write_cached(folder, "look.png", picture.save)
+                values[column.caption] = one.describe(group, channel)
+            return values
 
-        def looked_again(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
-            return {looks: looked, **drawn(looked, *chosen)}
+        def draw_figure(looked: list[Look], *chosen: Any) -> Any:
+            """The figure to download."""
+            least, how, _ = chosen[-3:]
+            rows = [one.row(group, channel) for one, group, channel in split(looked, chosen)]
+            path = write_cached(folder, "attention.png", lambda path: write_figure(rows, least, how, path))
+            return gr.DownloadButton(value=path, interactive=True)
+
+        def reset_menus(column: Column, one: Look) -> dict[Any, Any]:
+            return {
+                column.block: gr.Dropdown(one.network.blocks, value=one.attention.block),
+                column.group: gr.Dropdown(one.groups, value=ALL),
+                column.channel: gr.Dropdown(one.channels(ALL), value=STRONGEST),
+            }
 
         def open_file(path: str | None, *chosen: Any) -> dict[Any, Any]:
             """A new file: choices that depend on it begin anew."""
             if path is None:
                 return {looks: gr.skip()}
             looked = look_at(networks, path)
-            last, count = max(looked[0].frames - 1, 0), len(columns)
-            fresh = looked_again(looked, *[ALL] * count, *[STRONGEST] * count, *chosen[-3:-1], 0)
+            last = max(looked[0].frames - 1, 0)
+            values = {looks: looked} | draw(looked, *[ALL] * count, *[STRONGEST] * count, *chosen[-3:-1], 0)
             for column, one in zip(columns, looked, strict=True):
-                fresh[column.block] = gr.Dropdown(one.network.blocks, value=one.attention.block)
-                fresh[column.group] = gr.Dropdown(one.groups, value=ALL)
-                fresh[column.channel] = gr.Dropdown(one.channels(ALL), value=STRONGEST)
-                fresh[column.top] = one.top()
-            return fresh | {frame: gr.Slider(0, max(last, 1), 0, visible=last > 0)}
+                values |= reset_menus(column, one) | {column.top: one.top()}
+            return values | {frame: gr.Slider(0, max(last, 1), 0, visible=last > 0)}
 
-        def move(click: Any, number: int, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
+        def open_example(sample: list[str], *chosen: Any) -> dict[Any, Any]:
+            return open_file(sample[0], *chosen)
+
+        def move(number: int, click: Any, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
             """Another reference position, for all networks."""
-            at = looked[number].place(*click.index, frame=int(chosen[-1]))
-            return looked_again([look(one.network, one.seen, at, one.attention.block) for one in looked], *chosen)
+            clicked, _, _ = split(looked, chosen)[number]
+            at = clicked.place(*click.index, frame=int(chosen[-1]))
+            looked = [look(one.network, one.seen, at, one.attention.block) for one in looked]
+            return {looks: looked} | draw(looked, *chosen)
 
-        def choose_block(number: int, looked: list[Look], name: str, *chosen: Any) -> dict[Any, Any]:
-            check_looked(looked)
-            one, looked, fresh = looked[number], [*looked], [*chosen]
+        def choose_block(number: int, name: str, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
+            one, _, _ = split(looked, chosen)[number]
+            looked, fresh = [*looked], [*chosen]
             looked[number] = look(one.network, one.seen, one.at, name)
-            fresh[number], fresh[len(columns) + number] = ALL, STRONGEST
-            groups = gr.Dropdown(looked[number].groups, value=ALL)
-            channels = gr.Dropdown(looked[number].channels(ALL), value=STRONGEST)
-            return looked_again(looked, *fresh) | {columns[number].group: groups, columns[number].channel: channels}
+            fresh[number], fresh[count + number] = ALL, STRONGEST
+            return {looks: looked} | draw(looked, *fresh) | reset_menus(columns[number], looked[number])
 
         def choose_group(number: int, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
-            check_looked(looked)
+            one, group, _ = split(looked, chosen)[number]
             fresh = [*chosen]
-            fresh[len(columns) + number] = STRONGEST
-            channels = gr.Dropdown(looked[number].channels(chosen[number]), value=STRONGEST)
-            return drawn(looked, *fresh) | {columns[number].channel: channels}
+            fresh[count + number] = STRONGEST
+            return draw(looked, *fresh) | {columns[number].channel: gr.Dropdown(one.channels(group), value=STRONGEST)}
 
-        def figure(looked: list[Look], *chosen: Any) -> Any:
-            each, (at_least, how, _) = _split(looked, chosen)
-            rows = [one.row(group, channel) for one, group, channel in each]
-            path = keep(folder, "attention.png", lambda path: write_figure(rows, at_least, how, path))
-            return gr.DownloadButton(value=path, interactive=True)
+        def clear() -> dict[Any, Any]:
+            """After a file that cannot be shown: no prediction of another one."""
+            empty = {part: None for c in columns for part in (c.picture, c.top, c.caption)}
+            return {looks: [], **empty, download: gr.DownloadButton(interactive=False)}
 
-        def told(function: Callable[..., Any], *before: Any) -> Callable[..., Any]:
-            """The function with its first arguments given, and its errors as sentences on the page."""
+        def report_errors(function: Callable[..., Any], *first: Any) -> Callable[..., Any]:
+            """Give the first arguments, and show errors on the page."""
 
             def call(*arguments: Any) -> Any:
                 try:
-                    return function(*before, *arguments)
+                    return function(*first, *arguments)
                 except (ValueError, OSError) as error:
                     raise gr.Error(str(error), title="Not shown", print_exception=False) from None
 
             return call
 
-        def moved(number: int) -> Callable[..., Any]:
+        def on_click(number: int) -> Callable[..., Any]:
             def call(click: Any, *arguments: Any) -> Any:
-                return told(move, click, number)(*arguments)
+                return report_errors(move, number, click)(*arguments)
 
-            call.__annotations__["click"] = gr.SelectData  # by which Gradio knows what is wanted
+            call.__annotations__["click"] = gr.SelectData  # tells Gradio to pass it
             return call
 
-        everything = [looks, frame, *(part for column in columns for part in column)]
-        pictures = [column.picture for column in columns]
-        private = {"api_visibility": "private", "show_progress": "minimal", "show_progress_on": pictures}
-        seen, latest = [looks, *choices], private | {"trigger_mode": "always_last"}
-        first_of = told(lambda sample, *chosen: open_file(sample[0], *chosen))
-
-        def nothing() -> dict[Any, Any]:
-            """What is left after a file that cannot be shown: no prediction of another one."""
-            words = {part: None for c in columns for part in (c.picture, c.top, c.caption)}
-            return {looks: [], **words, download: gr.DownloadButton(interactive=False)}
-
-        events = [
-            file.upload(told(open_file), [file, *choices], everything, **private),
-            gallery.click(first_of, [gallery, *choices], everything, **private),
-            *([page.load(told(open_file, examples[0]), choices, everything, **private)] if examples else []),
-        ]
-        events[0].failure(nothing, None, [*everything, download], api_visibility="private", show_progress="hidden")
+        everything, seen = [looks, frame, *(part for column in columns for part in column)], [looks, *choices]
+        hidden = {"api_visibility": "private", "show_progress": "hidden"}
+        shows = {
+            "outputs": everything,
+            "api_visibility": "private",
+            "show_progress": "minimal",
+            "show_progress_on": [column.picture for column in columns],
+        }
+        latest = shows | {"trigger_mode": "always_last"}
+        uploaded = file.upload(report_errors(open_file), [file, *choices], **shows)
+        uploaded.failure(clear, None, [*everything, download], **hidden)
+        events = [uploaded, gallery.click(report_errors(open_example), [gallery, *choices], **shows)]
+        if examples:
+            events.append(page.load(report_errors(open_file, examples[0]), choices, **shows))
         for number, c in enumerate(columns):
             events += [
-                c.picture.select(moved(number), seen, everything, **private),
-                c.block.input(told(choose_block, number), [looks, c.block, *choices], everything, **private),
-                c.group.input(told(choose_group, number), seen, everything, **private),
-                c.channel.input(told(drawn), seen, everything, **latest),
+                c.picture.select(on_click(number), seen, **shows),
+                c.block.input(report_errors(choose_block, number), [c.block, *seen], **shows),
+                c.group.input(report_errors(choose_group, number), seen, **shows),
+                c.channel.input(report_errors(draw), seen, **latest),
             ]
-        events += [control.input(told(drawn), seen, everything, **latest) for control in (threshold, style, frame)]
+        events += [control.input(report_errors(draw), seen, **latest) for control in (threshold, style, frame)]
         for event in events:
-            event.success(told(figure), seen, download, api_visibility="private", show_progress="hidden")
+            event.success(report_errors(draw_figure), seen, download, **hidden)
     return page
 
 
@@ -247,24 +243,4 @@ def _column(gr: Any, title: str, number: int) -> Column:
             group = gr.Dropdown([ALL], label="Group", elem_id=f"group{number}", scale=2, min_width=86)
             channel = gr.Dropdown([STRONGEST], label="Channel", elem_id=f"channel{number}", scale=3, min_width=138)
         top = gr.Label(show_label=False, show_heading=False, elem_id=f"top{number}")
-    return Column(picture, block, group, channel, top, caption)
-
-
-def _split(looked: Sequence[Look], chosen: Sequence[Any]) -> tuple[list[tuple[Look, str, str]], Sequence[Any]]:
-    """What is chosen: each network's group and channel, and then threshold, style and frame."""
-    count = len(looked)
-    return list(zip(looked, chosen[:count], chosen[count : 2 * count], strict=True)), chosen[2 * count :]
-
-
-def _caption(look: Look, map: Map) -> str:
-    names = ("x", "y", "frame")
-    place = ", ".join(f"{name} {value:.0f}" for name, value in zip(names, look.at, strict=False))
-    return f"Reference at {place}. Shown: {map.name}. {look.attention.caption}"
-
-
-def _theme() -> Any:
-    """Colours and the system's own fonts: nothing is fetched from elsewhere."""
-    gr = need("gradio", "app")
-    return gr.themes.Default(
-        primary_hue="blue", font=("system-ui", "sans-serif"), font_mono=("system-ui", "sans-serif")
-    )
+    return Column(picture, caption, block, group, channel, top)

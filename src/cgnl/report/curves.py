@@ -1,42 +1,39 @@
-"""Curves of ``metrics.csv`` as an SVG that takes the colours of its page."""
+"""Draw the curves of ``metrics.csv`` as an SVG in the colours of its page."""
 
 import io
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from ..extras import need
-from .html import Markup
 from .run import Run
 
 NOT_DRAWN = ("epoch", "step", "seconds", "unreadable", "skipped", "test_count", "test_views")
-INK = "#010203"
-"""Stands for the page's own colour until the SVG is written."""
+INK = "#010203"  # stands for the page's text colour
 COLUMNS = 3
-SPREAD = 10
-"""A loss that was once this many times its median has a logarithmic axis, or the rest of it would lie flat."""
-DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")
-"""Numbers of COCO's twelve that stand in the table of results alone."""
+SPREAD = 10  # a loss with a maximum above this many medians gets a logarithmic axis
+DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")  # those of COCO's numbers that only the table of results shows
 
 
 def panels(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """What is drawn: ``train_loss`` and ``test_loss`` share a panel, everything else has one of its own."""
-    names = dict.fromkeys(
-        n for run in runs for row in run.rows for n in row if n not in NOT_DRAWN and not DETAIL.search(n)
-    )
+    """Columns by panel: ``train_loss`` and ``test_loss`` share one, everything else has its own."""
+    names = dict.fromkeys(name for run in runs for row in run.rows for name in row)
     found: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(name.removeprefix("train_").removeprefix("test_"), []).append(name)
+        if name not in NOT_DRAWN and not DETAIL.search(name):
+            found.setdefault(name.removeprefix("train_").removeprefix("test_"), []).append(name)
     return dict(sorted(found.items(), key=lambda item: item[0] in ("lr", "samples_per_second")))  # results first
 
 
 def is_share(name: str) -> bool:
-    """Whether a number is a share, to be said in per cent."""
+    """Whether a number is a share, shown in percent."""
     return re.search(r"top[15]$|(box|mask)_a[pr]", name) is not None
 
 
 def words(name: str) -> str:
-    """The name of a number in words."""
+    """Spell out the name of a number."""
     known = {"lr": "learning rate", "seconds": "time"}
     known |= {f"best_{n}": f"best test {n.replace('_', ' ')} between epochs, best.ckpt" for n in ("top1", "box_ap")}
     text = re.sub(r"top([15])", r"top-\1", known.get(name, name.replace("_", " ")))
@@ -44,7 +41,7 @@ def words(name: str) -> str:
 
 
 def draw_curves(runs: Sequence[Run]) -> Markup | None:
-    """All curves of some runs; nothing where no epoch has ended."""
+    """Draw all curves; None before the end of the first epoch."""
     shown = panels(runs)
     if not shown:
         return None
@@ -60,27 +57,25 @@ def draw_curves(runs: Sequence[Run]) -> Markup | None:
         for axis in axes[len(shown) :]:
             axis.set_visible(False)
         if len(runs) > 1:
-            looks = [{"color": f"C{i}", "label": run.title} for i, run in enumerate(runs)]
+            entries = [{"color": f"C{i}", "label": run.title} for i, run in enumerate(runs)]
             if any(len(names) > 1 for names in shown.values()):
-                looks += [{"color": INK, "label": "test"}, {"color": INK, "label": "training", "linestyle": "--"}]
-            handles = [need("matplotlib.lines", "explain").Line2D([], [], **look) for look in looks]
-            figure.legend(
-                handles=handles, loc="outside upper left", ncols=len(looks) if len(looks) <= 6 else 4, frameon=False
-            )
-        return svg(figure)
+                entries += [{"color": INK, "label": "test"}, {"color": INK, "label": "training", "linestyle": "--"}]
+            handles = [need("matplotlib.lines", "explain").Line2D([], [], **entry) for entry in entries]
+            columns = len(entries) if len(entries) <= 6 else 4
+            figure.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False)
+        return to_svg(figure)
 
 
 def _panel(axis: Any, title: str, names: Sequence[str], runs: Sequence[Run]) -> None:
-    """One panel: colours tell runs apart, or what is drawn where there is only one; training is dashed."""
+    """Draw one panel; colours tell runs apart, or training (always dashed) from test if there is one run."""
     for i, run in enumerate(runs):
         for name in sorted(names, reverse=True):  # training before testing
-            points = [(row["epoch"], row[name] * (100 if is_share(name) else 1)) for row in run.rows if name in row]
+            scale, training = 100 if is_share(name) else 1, name.startswith("train_")
+            points = [(row["epoch"], row[name] * scale) for row in run.rows if name in row]
             if points:
-                training = name.startswith("train_")
-                look = {"marker": "." if len(points) < 30 else "", "label": "training" if training else "test"}
-                colour = f"C{i if len(runs) > 1 else int(training)}"
-                line = "--" if training else "-"
-                axis.plot(*zip(*points, strict=True), line, color=colour, clip_on=False, **look)  # 0 is on the edge
+                style = {"linestyle": "--" if training else "-", "label": "training" if training else "test"}
+                colour, marker = f"C{i if len(runs) > 1 else int(training)}", "." if len(points) < 30 else ""
+                axis.plot(*zip(*points, strict=True), color=colour, marker=marker, clip_on=False, **style)
     axis.set_title(f"{words(title)}{', %' if is_share(title) else ''}", loc="left")
     axis.set_xlabel("epoch")
     axis.spines[["top", "right"]].set_visible(False)
@@ -90,18 +85,17 @@ def _panel(axis: Any, title: str, names: Sequence[str], runs: Sequence[Run]) -> 
     if "loss" in title and min(values) > 0 and max(values) > SPREAD * sorted(values)[len(values) // 2]:
         axis.set_yscale("log")
     elif title != "lr" and axis.dataLim.ymin >= 0:
-        axis.update_datalim([(1, 0)], updatex=False)  # before the margin above the points is made
+        axis.update_datalim([(1, 0)], updatex=False)  # before the margin above the points is added
         axis.autoscale_view()
         axis.set_ylim(bottom=0)
     if len(names) > 1 and len(runs) == 1:
         axis.legend(frameon=False, fontsize=8)
 
 
-def svg(figure: Any) -> Markup:
-    """A figure for a page: without a background, in the colour of its text, and naming no address."""
-    file = io.BytesIO()
+def to_svg(figure: Any) -> Markup:
+    """Convert a figure to an SVG element without a background or any address, in the page's text colour."""
+    file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    text = file.getvalue().decode()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)  # a page knows them
+    text = re.sub(r"<metadata>.*?</metadata>", "", file.getvalue(), flags=re.DOTALL)
+    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them
     return Markup(text[text.index("<svg") :].replace(INK, "currentColor"))

@@ -1,4 +1,4 @@
-"""What the web page shows: a file as each network sees it, and one map of its attention. No Gradio here."""
+"""What ``cgnl app`` shows: a file as each network sees it, with one map of its attention. No Gradio here."""
 
 import threading
 from collections.abc import Sequence
@@ -18,27 +18,22 @@ from ..engine.datasets import dataset_name, open_dataset
 from ..engine.inputs import FileInput, read_input
 from ..engine.predict import find_device
 from ..engine.predictions import ranked
-from ..explain.figure import DIMMED, Row, at_frame, draw, heated, with_reference, write_video
-from ..explain.look import title_of
+from ..explain.figure import Row, at_frame, dimmed, draw, enlarge, heated, name_run, with_reference, write_video
 from ..explain.maps import THRESHOLD, Attention, Map, attention, blocks_of
 
-SIDE = 512
-"""Small pictures are enlarged to about this many pixels."""
-STRONGEST, SUM = "strongest", "sum"
-ALL = "all"
-"""Words for no group in particular, for its channel of largest range, and for the sum over its channels."""
-STYLES = ("patches", "heat", "picture")
-"""Related patches outlined and the rest dimmed, the map as colours, or the picture alone."""
+SIDE = 512  # small pictures are enlarged to about this many pixels
+ALL, STRONGEST, SUM = "all", "strongest", "sum"  # all groups; the channel with the largest range; a group's sum
+STYLES = ("patches", "heat", "picture")  # related patches outlined, the map as colours, the picture alone
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A network that visitors may try. It looks at one thing at a time."""
+    """A network that visitors may try, one at a time because its blocks are hooked."""
 
     title: str
     trained: Trained
     device: str
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def blocks(self) -> list[str]:
@@ -47,7 +42,7 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What one network makes of a file."""
+    """One file in one network."""
 
     network: Network
     seen: FileInput
@@ -55,7 +50,7 @@ class Look:
 
     @property
     def times(self) -> int:
-        """How much the pixels are enlarged."""
+        """Factor by which the pixels are enlarged."""
         return max(1, round(SIDE / max(self.seen.pixels.shape[-2:])))
 
     @property
@@ -69,18 +64,18 @@ class Look:
         return self.place(x * self.times, y * self.times, int(t[0]) if t else 0)
 
     def top(self, count: int = 5) -> dict[str, float]:
-        """The likeliest classes of what is seen, and their probabilities."""
+        """The most probable classes, with their probabilities."""
         best, classes = ranked(self.attention.output.float().softmax(1)[0], count)
         names = self.network.trained.classes
         return {names[i]: p for i, p in zip(classes.tolist(), best.tolist(), strict=True)}
 
     @property
     def groups(self) -> list[str]:
-        """What can be chosen as a group."""
+        """Choices of a group."""
         return [ALL] if self.attention.non_local else [ALL, *map(str, range(self.attention.groups))]
 
     def channels(self, group: str) -> list[str]:
-        """What can be chosen as a channel of a group."""
+        """Choices of a channel in a group."""
         if self.attention.non_local:
             return [STRONGEST]
         inside = self.attention.maps.shape[1]
@@ -89,7 +84,7 @@ class Look:
         return [STRONGEST, SUM, *map(str, range(int(group) * inside, (int(group) + 1) * inside))]
 
     def map(self, group: str = ALL, channel: str = STRONGEST) -> Map:
-        """The map that is meant."""
+        """The chosen map."""
         if group not in self.groups or channel not in self.channels(group):
             raise ValueError(f"there is no channel {channel!r} in group {group!r} of {self.attention.block}")
         if channel == STRONGEST:
@@ -100,13 +95,19 @@ class Look:
         return Map(f"group {int(channel) // maps.shape[1]}, channel {channel}", maps.flatten(0, 1)[int(channel)])
 
     def row(self, group: str = ALL, channel: str = STRONGEST) -> Row:
-        """For the figure that is downloaded."""
+        """A row of the figure that can be downloaded."""
         (name, share), *_ = self.top(1).items()
         words, maps = f"{name} ({share:.1%}). ", [self.map(group, channel)]
         return Row(self.network.title, self.attention, self.seen.pixels, maps, words, frames=self.seen.frames)
 
+    def describe(self, group: str, channel: str) -> str:
+        """Say where the reference is and what is shown."""
+        names = ("x", "y", "frame")
+        place = ", ".join(f"{name} {value:.0f}" for name, value in zip(names, self.at, strict=False))
+        return f"Reference at {place}. Shown: {self.map(group, channel).name}. {self.attention.caption}"
+
     def place(self, x: float, y: float, frame: int = 0) -> tuple[float, ...]:
-        """A pixel of what is shown as a position in the file."""
+        """Convert a pixel of the shown picture to a position in the file."""
         box, (height, width) = self.seen.box, self.seen.pixels.shape[-2:]
         inside = [min(max(p / self.times, 0), n - 1) for p, n in ((x, width), (y, height))]
         at = (box.left + inside[0] * box.width / width, box.top + inside[1] * box.height / height)
@@ -114,7 +115,7 @@ class Look:
 
 
 def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
-    """The networks of checkpoints, which must be of one kind and have an attention."""
+    """Open checkpoints of classifiers with blocks, all for images or all for videos."""
     device, networks = find_device(device), []
     for path in paths:
         trained = open_trained(path)
@@ -122,27 +123,27 @@ def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
         trained = replace(trained, network=trained.network.to(device).eval())
         if not blocks_of(trained.network):
             raise ValueError(f"{path} has no NL or CGNL block, so there is no attention to show")
-        networks.append(Network(title_of(path, paths), trained, device))
+        networks.append(Network(name_run(path, paths), trained, device))
     if len({network.trained.kind for network in networks}) > 1:
         raise ValueError(f"{paths[0]} is for {networks[0].trained.kind} and {paths[1]} for {networks[1].trained.kind}")
     return networks
 
 
 def look(network: Network, seen: FileInput, at: tuple[float, ...] | None = None, block: str | None = None) -> Look:
-    """Run a network on what it sees; ``at`` is in pixels of the file."""
+    """Run a network on an input; ``at`` is in pixels of the file."""
     height, width = seen.pixels.shape[-2:]
     if height * width > AS_THEY_ARE**2:
         raise ValueError(f"{width} x {height} pixels are more than the page takes, {AS_THEY_ARE} x {AS_THEY_ARE}")
     x = network_input(seen.pixels[None]).to(network.device)
-    with network.turn:
+    with network.lock:
         return Look(network, seen, attention(network.trained.network, x, seen.place(at), block))
 
 
 def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
-    """What each network makes of a file, from the middle of it."""
+    """Run each network on a file, with the reference in the middle."""
     try:
         return [look(network, read_input(network.trained, file)) for network in networks]
-    except ValueError as error:  # a visitor knows the file by its name
+    except ValueError as error:  # a visitor knows the file by its name only
         raise ValueError(str(error).replace(str(file), Path(file).name)) from None
 
 
@@ -154,10 +155,9 @@ def shown(
     style: str = STYLES[0],
     frame: int = 0,
 ) -> Tensor:
-    """One map over what a network sees, enlarged, with the reference patch in green: uint8 [3, H, W]."""
+    """Draw one map over the enlarged input, with the reference patch in green: uint8 [3, H, W]."""
     row, count = look.row(group, channel), look.frames
-    pixels = row.pixels[frame] if count else row.pixels  # [3, h, w]
-    pixels = pixels.repeat_interleave(look.times, -2).repeat_interleave(look.times, -1)
+    pixels = enlarge(row.pixels[frame] if count else row.pixels, look.times)
     scaled = at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
     if style == "heat":
         pixels = heated(pixels, scaled)
@@ -167,20 +167,19 @@ def shown(
 
 
 def outlined(pixels: Tensor, related: Tensor) -> Tensor:
-    """Pixels [3, H, W] with what is not related, a mask [h, w], dimmed, and a white line between."""
+    """Dim pixels [3, H, W] outside a mask [h, w], and draw a white line around it."""
     inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])  # [1, 1, H, W]
     edge = F.max_pool2d(inside, 5, 1, 2) + F.max_pool2d(-inside, 5, 1, 2) > 0
-    dimmed = (pixels * (DIMMED + (1 - DIMMED) * inside[0])).byte()
-    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), dimmed)
+    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), dimmed(pixels, related))
 
 
 def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) -> None:
-    """The figure that ``cgnl explain`` draws."""
+    """Write the figure that ``cgnl explain`` draws."""
     draw(rows, threshold, heat=style == "heat").savefig(path, dpi=160)
 
 
 def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]:
-    """Files to begin with: test samples of the embedded dataset that a network was trained on; none for others."""
+    """Write some test samples of the synthetic dataset that a network was trained on; none for other datasets."""
     data = network.trained.config.data
     if dataset_name(data) not in SYNTHETIC:
         return []

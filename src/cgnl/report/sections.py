@@ -1,47 +1,112 @@
-"""The sections of a report. Each is a function of the runs that says what it knows, or ``None`` where that is nothing.
-
-A task with other results than classes adds functions of its own to ``SECTIONS``.
-"""
+"""Compute what the sections of a report show; ``report.html.j2`` says how."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 from ..engine.config import plain, to_yaml
 from ..engine.datasets import dataset_name
-from .classes import confusions, per_class
+from ..engine.predictions import Prediction
+from ..spelling import counted
 from .curves import DETAIL, draw_curves, is_share, words
-from .examples import chosen
-from .html import Markup, bar, join, table, tag
+from .examples import draw_examples, make_thumbnails, open_samples
 from .run import Run
 
-MATRIX, LISTED, PAIRS, EACH = 20, 25, 8, 6
-"""Classes of a whole matrix, lines before the rest is folded, confused pairs, and thumbnails of each."""
+MATRIX, PAIRS, EACH = 20, 8, 6  # most classes of a confusion matrix, confused pairs, thumbnails of each
+BAR = Markup('<div class="bar"><i style="width:{:.1f}%"></i></div>')
 
 Runs = Sequence[Run]
 
 
-def section(title: str, *content: object) -> Markup:
-    return tag("section", tag("h2", title), *content)
+class Table(NamedTuple):
+    """A table whose first column names the rows."""
+
+    head: Sequence[object]
+    rows: Sequence[Sequence[object]]
 
 
-def shown(name: str, value: float | None) -> str:
-    """A number by what it is called."""
+class Confusion(NamedTuple):
+    """Samples of one class that were taken for another."""
+
+    label: str
+    predicted: str
+    predictions: list[Prediction]  # the most confident first
+    of: int  # samples of the class
+
+
+def collect(runs: Runs) -> dict[str, Any]:
+    """Everything that the template shows."""
+    content = {
+        "runs": runs,
+        "results": tabulate_results(runs),
+        "tested_last": all(run.finished for run in runs),
+        "tests_differ": tests_differ(runs),
+        "curves": draw_curves(runs),
+        "classes": tabulate_classes(runs),
+        "speed": tabulate_speed(runs),
+        "settings": tabulate_settings(runs) if len(runs) > 1 else to_yaml(runs[0].config),
+        "software": tabulate_software(runs),
+    }
+    return content | (collect_one(runs[0]) if len(runs) == 1 else {})
+
+
+def collect_one(run: Run) -> dict[str, Any]:
+    """What only the report of a single run shows."""
+    confusions, checkpoint = find_confusions(run.predictions), run.folder / "last.ckpt"
+    source, problem = open_samples(run.config) if run.predictions else (None, "")
+    pairs = [(c, make_thumbnails(source, c.predictions[:EACH]) if source else []) for c in confusions[:PAIRS]]
+    return {
+        "about": describe_run(run),
+        "tiles": make_tiles(run),
+        "confusions": pairs,
+        "wrong": sum(len(pair.predictions) for pair in confusions),
+        "matrix": count_matrix(run.predictions),
+        "problem": problem,
+        "attention": draw_examples(source, run.predictions, checkpoint) if source and checkpoint.exists() else [],
+    }
+
+
+def describe_run(run: Run) -> str:
+    """Name dataset, network, blocks, seed and state."""
+    model = run.config.model
+    block = f"{model.blocks} x {model.block}" if model.block else "no blocks"
+    return f"{dataset_name(run.config.data)}, {model.name}, {block}, seed {run.config.seed}; {describe_state(run)}"
+
+
+def describe_state(run: Run) -> str:
+    """Say how far a run has come."""
+    epochs = counted(len(run.rows), "epoch")
+    return f"ended after {epochs}" if run.finished else f"not finished: {epochs} so far"
+
+
+def make_tiles(run: Run) -> dict[str, str]:
+    """The main numbers at a glance."""
+    numbers = [(words(name), name, value) for name, value in run.results.items()]
+    numbers += [(f"the paper's {words(name)[5:]}", name, value) for name, value in run.paper.items()]
+    tiles = {title: format_number(n, v) for title, n, v in numbers if is_share(n) and not DETAIL.search(n)}
+    if run.seconds is not None:
+        tiles["in all"] = format_duration(run.seconds)
+    if run.speed is not None:
+        tiles["samples a second in training"] = f"{run.speed:,.1f}"
+    return tiles
+
+
+def format_number(name: str, value: float | None) -> str:
+    """Format a number by its name."""
     if value is None:
         return ""
     if is_share(name):
         return f"{value:.2%}" if value >= 0 else "-"  # no object of that size
     if name == "seconds":
-        return duration(value)
+        return format_duration(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
-def is_main(name: str) -> bool:
-    return is_share(name) and not DETAIL.search(name)
-
-
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "-"
     minutes, seconds = divmod(round(seconds), 60)
@@ -49,214 +114,125 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
 
 
-def state(run: Run) -> str:
-    """How far a run has come."""
-    epochs = f"{len(run.rows)} epoch{'s' if len(run.rows) != 1 else ''}"
-    return f"ended after {epochs}" if run.finished else f"not finished: {epochs} so far"
-
-
-def heading(runs: Runs) -> Markup:
-    """What it is, and its numbers at a glance."""
-    if len(runs) > 1:
-        return tag("header", tag("h1", f"{len(runs)} runs: {', '.join(run.title for run in runs)}"))
-    run, config = runs[0], runs[0].config
-    block = f"{config.model.blocks} x {config.model.block}" if config.model.block else "no blocks"
-    about = f"{dataset_name(config.data)}, {config.model.name}, {block}, seed {config.seed}; {state(run)}"
-    tiles = {words(name): shown(name, value) for name, value in run.results.items() if is_main(name)}
-    paper = {name: value for name, value in run.paper.items() if is_main(name)}
-    tiles |= {f"the paper's {words(name)[5:]}": shown(name, value) for name, value in paper.items()}
-    if run.seconds is not None:
-        tiles["in all"] = duration(run.seconds)
-    if run.speed is not None:
-        tiles["samples a second in training"] = f"{run.speed:,.1f}"
-    divs = [tag("div", tag("b", value), tag("span", name)) for name, value in tiles.items()]
-    return tag("header", tag("h1", run.title), tag("p", about, class_="faint"), tag("div", divs, class_="tiles"))
-
-
-def numbers(runs: Runs) -> Markup | None:
-    """Final numbers, the paper's beside them."""
+def tabulate_results(runs: Runs) -> Table | None:
+    """Final numbers, with the paper's beside them."""
     names = dict.fromkeys(name for run in runs for name in run.results)
     if not names:
-        return section("Results", tag("p", "No test has been made yet."))
-    names |= dict.fromkeys(["seconds"])
-    head: list[object] = [""]
+        return None
+    columns: list[tuple[str, str, dict[str, Any]]] = []
     for run in runs:
-        head += [run.title if len(runs) > 1 else "this run", *(["the paper"] if run.paper else [])]
-    lines: list[list[object]] = [["state", *(cell for r in runs for cell in [state(r), *([""] if r.paper else [])])]]
-    for name in names:
-        line: list[object] = [words(name)]
-        for run in runs:
-            value = run.seconds if name == "seconds" else run.results.get(name)
-            line += [shown(name, value), *([shown(name, run.paper.get(name))] if run.paper else [])]
-        lines.append(line)
-    source = [tag("p", f"{run.title}: {run.config.paper.table}", class_="faint") for run in runs if run.config.paper]
-    other = tag("p", "The runs were tested on different samples.", class_="faint") if tests_differ(runs) else None
-    tested = "Tests are of last.ckpt, the network after the last epoch."
-    last = tag("p", tested, class_="faint") if all(run.finished for run in runs) else None
-    return section("Results", table(head, lines), last, other, source)
+        title = run.title if len(runs) > 1 else "this run"
+        columns.append((title, describe_state(run), run.results | {"seconds": run.seconds}))
+        if run.paper:
+            columns.append(("the paper", "", run.paper))
+    titles, states, numbers = zip(*columns, strict=True)
+    rows = [["state", *states]]
+    for name in dict.fromkeys((*names, "seconds")):
+        cells = [format_number(name, column.get(name)) for column in numbers]
+        rows.append([words(name), *cells])
+    return Table(["", *titles], rows)
 
 
 def tests_differ(runs: Runs) -> bool:
-    """Whether runs were tested on different samples: on as many, and files of the same names wherever they were."""
+    """Whether runs were tested on other numbers of samples, or on files of other names in whichever folder."""
     counts = {run.results["test_count"] for run in runs if "test_count" in run.results}
-    named = [sorted((str(a.label), PurePath(a.name).name) for a in run.predictions) for run in runs if run.predictions]
+    named = [sorted((str(p.label), PurePath(p.name).name) for p in run.predictions) for run in runs if run.predictions]
     return len(counts) > 1 or any(one != named[0] for one in named)
 
 
-def curves(runs: Runs) -> Markup | None:
-    drawn = draw_curves(runs)
-    return section("Curves", tag("figure", drawn)) if drawn else None
+def count_right(predictions: Sequence[Prediction]) -> dict[str, tuple[int, int]]:
+    """For each class, the numbers of correctly classified samples and of all; the worst class first."""
+    counts, right = count_labels(predictions), count_labels(p for p in predictions if p.right)
+    worst_first = sorted(counts, key=lambda name: (right[name] / counts[name], -counts[name], name))
+    return {name: (right[name], counts[name]) for name in worst_first}
 
 
-def classes(runs: Runs) -> Markup | None:
-    """Accuracy of each class, the worst first; of several runs, those first that differ most."""
+def count_labels(predictions: Iterable[Prediction]) -> Counter[str]:
+    return Counter(str(p.label) for p in predictions)
+
+
+def find_confusions(predictions: Sequence[Prediction]) -> list[Confusion]:
+    """Pairs of classes, the most frequently confused first."""
+    counts, pairs = count_labels(predictions), defaultdict(list)
+    for p in sorted(predictions, key=lambda p: -p.score):
+        if not p.right:
+            pairs[str(p.label), str(p.predicted)].append(p)
+    found = [Confusion(label, predicted, wrong, counts[label]) for (label, predicted), wrong in pairs.items()]
+    return sorted(found, key=lambda c: (-len(c.predictions), -len(c.predictions) / c.of, c.label, c.predicted))
+
+
+def count_matrix(predictions: Sequence[Prediction]) -> dict[str, Any] | None:
+    """The confusion matrix, if there are few classes."""
+    counts = Counter((str(p.label), str(p.predicted)) for p in predictions)
+    names = sorted({name for pair in counts for name in pair})
+    if len(names) > MATRIX:
+        return None
+    return {"names": names, "counts": counts, "totals": count_labels(predictions)}
+
+
+def tabulate_classes(runs: Runs) -> Table | None:
+    """Accuracy of each class, the worst first or, for several runs, the largest difference first."""
     known = [run for run in runs if run.predictions]
     if not known:
         return None
-    found = [{c.name: c for c in per_class(run.predictions)} for run in known]
+    found = [count_right(run.predictions) for run in known]
     if len(runs) == 1:
-        lines = [[c.name, bar(c.share), f"{c.share:.1%}", f"{c.right} of {c.of}"] for c in found[0].values()]
-        return section("Accuracy of each class", folded(["", "", "top-1", "samples"], lines))
-    names = dict.fromkeys(name for one in found for name in one)
-    shares = {name: [one[name].share for one in found if name in one] for name in names}
-    spread = {name: max(there) - min(there) for name, there in shares.items() if len(there) > 1}
-    lines = [
-        [
-            name,
-            *(f"{one[name].share:.1%}" if name in one else "" for one in found),
-            f"{100 * spread[name]:.1f}" if name in spread else "",
-        ]
-        for name in sorted(names, key=lambda name: (-spread.get(name, -1), name))
-    ]
-    return section("Accuracy of each class", folded(["", *(run.title for run in known), "spread"], lines))
+        counts = found[0].items()
+        rows = [[name, BAR.format(100 * n / of), f"{n / of:.1%}", f"{n} of {of}"] for name, (n, of) in counts]
+        return Table(["", "", "top-1", "samples"], rows)
+    shares = [{name: right / of for name, (right, of) in one.items()} for one in found]
+    spreads = {}
+    for name in {name for one in shares for name in one}:
+        values = [one[name] for one in shares if name in one]
+        spreads[name] = max(values) - min(values) if len(values) > 1 else -1  # -1: nothing to compare
+    rows = []
+    for name in sorted(spreads, key=lambda name: (-spreads[name], name)):
+        cells = [f"{one[name]:.1%}" if name in one else "" for one in shares]
+        rows.append([name, *cells, f"{100 * spreads[name]:.1f}" if spreads[name] >= 0 else ""])
+    return Table(["", *(run.title for run in known), "spread"], rows)
 
 
-def folded(head: Sequence[object], lines: Sequence[Sequence[object]]) -> Markup:
-    """A table whose later lines are folded away."""
-    first, rest = table(head, lines[:LISTED]), lines[LISTED:]
-    return join(first, tag("details", tag("summary", f"{len(rest):,} more"), table(head, rest)) if rest else None)
-
-
-def confused(runs: Runs) -> Markup | None:
-    """Which classes are taken for which, with some of the samples."""
-    if len(runs) > 1 or not runs[0].predictions:
-        return None
-    predictions, pairs = runs[0].predictions, confusions(runs[0].predictions)
-    if not pairs:
-        return section("Confusion", tag("p", f"All of the {len(predictions):,} test samples were named correctly."))
-    samples, content = runs[0].samples, []
-    for pair in pairs[:PAIRS]:
-        count = f"{len(pair.predictions)} of {pair.of}"
-        content += [
-            tag("h3", f"{pair.label} taken for {pair.predicted}: {count}"),
-            samples.thumbnails(pair.predictions[:EACH]),
-        ]
-    if samples.problem:
-        content.append(tag("p", f"The samples cannot be shown: {samples.problem}", class_="faint"))
-    wrong = sum(len(pair.predictions) for pair in pairs)
-    words = f"{wrong:,} of {len(predictions):,} test samples were taken for another class. The pairs that come up most:"
-    return section("Confusion", tag("p", words), content, matrix(runs[0]))
-
-
-def matrix(run: Run) -> Markup | None:
-    """Every class against every other, where there are few."""
-    found = per_class(run.predictions)
-    names = sorted({c.name for c in found} | {str(a.predicted) for a in run.predictions})
-    if len(names) > MATRIX:
-        return None
-    counts = Counter((str(a.label), str(a.predicted)) for a in run.predictions)
-    of = {c.name: c.of for c in found}
-
-    def cell(row: str, column: str) -> Markup:
-        count = counts[row, column]
-        share = f"--share:{60 * count / of.get(row, 1):.0f}%"  # so that the number stays readable
-        return tag("td", count or "", class_="right" if row == column else "wrong", style=share)
-
-    head = tag("thead", tag("tr", tag("th", "class \\ taken for"), [tag("th", name, scope="col") for name in names]))
-    body = [tag("tr", tag("th", row, scope="row"), [cell(row, column) for column in names]) for row in names]
-    return tag("div", tag("table", head, tag("tbody", body), class_="matrix"), class_="wide")
-
-
-def throughput(runs: Runs) -> Markup | None:
-    """How fast it was, and on what."""
-    lines: list[list[object]] = []
+def tabulate_speed(runs: Runs) -> Table | None:
+    """How fast training was, and on what."""
+    rows = []
     for run in runs:
-        machine = (
-            ", ".join(map(str, run.environment.get("gpus", []))) or f"{run.environment.get('cores', '?')} CPU cores"
-        )
         if run.speeds:
+            gpus = ", ".join(map(str, run.environment.get("gpus", [])))
+            machine = gpus or f"{run.environment.get('cores', '?')} CPU cores"
             spread, config = f"{min(run.speeds):,.1f} to {max(run.speeds):,.1f}", run.config
-            lines.append([run.title, f"{run.speed:,.1f}", spread, config.world, config.precision, machine])
-    head: list[object] = ["", "samples a second, median", "over the epochs", "processes", "precision", "machine"]
-    return section("Speed of training", table(head, lines)) if lines else None
+            rows.append([run.title, f"{run.speed:,.1f}", spread, config.world, config.precision, machine])
+    head = ["", "samples a second, median", "over the epochs", "ranks", "precision", "machine"]
+    return Table(head, rows) if rows else None
 
 
-def attention(runs: Runs) -> Markup | None:
-    """What the network attends to in a few samples."""
-    if len(runs) > 1 or not runs[0].predictions:
-        return None
-    drawn = runs[0].samples.attention(chosen(runs[0].predictions), runs[0].folder / "last.ckpt")
-    if drawn is None:
-        return None
-    if runs[0].config.model.block in (None, "residual"):
-        words = "In the second-order head: the pairs of channels that speak most for the prediction, and where."
-    else:
-        words = "In the last block, from the position where theta is largest."
-    return section("What it looks at", tag("p", words, class_="faint"), drawn)
-
-
-def settings(runs: Runs) -> Markup | None:
-    """Of one run all settings; of several those that differ."""
-    if len(runs) == 1:
-        content = tag("details", tag("summary", "config.yaml"), tag("pre", to_yaml(runs[0].config)))
-        return section("Settings", content)
-    flat = [_flat(plain(run.config)) for run in runs]
+def tabulate_settings(runs: Runs) -> Table | None:
+    """The settings in which runs differ."""
+    flat = [_flatten(plain(run.config)) for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
-    lines: list[list[object]] = [
-        [name, *(given(one.get(name, "")) for one in flat)]
-        for name in names
-        if name != "name" and len({str(one.get(name)) for one in flat}) > 1
-    ]
-    words = "Everything else is the same." if lines else "All settings are the same."
-    shown = table(["", *(run.title for run in runs)], lines, "words") if lines else None
-    return section("Settings that differ", shown, tag("p", words, class_="faint"))
+    rows = [[name, *(one.get(name, "") for one in flat)] for name in names if name != "name"]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    return Table(["", *(run.title for run in runs)], rows) if rows else None
 
 
-def given(value: object) -> object:
-    """A setting as it is given: a list in brackets, for markup lays it flat."""
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else value
-
-
-def repeat(runs: Runs) -> Markup | None:
-    """The commands that do it again, and what they ran in."""
-    content = [tag("pre", run.command, class_="command") for run in runs]
-    lines: list[list[object]] = []
+def tabulate_software(runs: Runs) -> Table | None:
+    """What the runs ran in."""
+    rows = []
     for run in runs:
         found = run.environment
         packages = ", ".join(f"{name} {version}" for name, version in found.get("packages", {}).items() if version)
         if found:
             software = f"Python {found.get('python')}, {packages}"
-            lines.append([run.title, software, found.get("commit") or "", found.get("system", "")])
-    head: list[object] = ["", "software", "commit", "system"]
-    return section("To repeat it", content, table(head, lines, "words") if lines else None)
+            rows.append([run.title, software, found.get("commit") or "", found.get("system", "")])
+    return Table(["", "software", "commit", "system"], rows) if rows else None
 
 
-def _flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
     for name, value in tree.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            flat[f"{prefix}{name}"] = f"[{', '.join(map(str, value))}]"
+        else:
+            flat[f"{prefix}{name}"] = "" if value is None else str(value)
     return flat
-
-
-SECTIONS: tuple[Callable[[Runs], Markup | None], ...] = (
-    heading,
-    numbers,
-    curves,
-    classes,
-    confused,
-    attention,
-    throughput,
-    settings,
-    repeat,
-)
-"""In their order on the page."""

@@ -1,47 +1,64 @@
-"""``cgnl report``: what came out of a run, or of several side by side, as a page."""
+"""Write the report of a run, or of several side by side. Imports torch only when a report is written."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..engine.atomic_io import write_text
-from ..engine.predictions import save_predictions
-from ..models import is_detector
 from ..spelling import first_line
-from .html import page
-from .run import Run, read_run
-from .sections import SECTIONS
+
+if TYPE_CHECKING:
+    from .run import Run
 
 log = logging.getLogger("cgnl")
 
 
 def try_to_report(folder: Path) -> None:
-    """The report at the end of a run, which has been worth its time without one too."""
+    """Write the report of a finished run; without one, the training has not failed."""
     try:
-        write([read_run(folder)], folder / "report.html")
+        from .run import read_run
+
+        write_report([read_run(folder)], folder / "report.html")
     except Exception as error:  # whatever it is, the network is trained and saved
         log.warning("there is no report: %s; cgnl report %s tries again", first_line(error), folder)
     else:
         log.info("a report: %s", folder / "report.html")
 
 
-def write(runs: list[Run], target: Path) -> None:
+def write_report(runs: "Sequence[Run]", target: Path) -> None:
     """Write the report of some runs."""
-    content = page(", ".join(run.title for run in runs), *(section(runs) for section in SECTIONS))
-    write_text(target, content, errors="replace")
+    write_text(target, render(runs), errors="replace")
 
 
-def with_predictions(run: Run, test: bool) -> Run:
-    """The run with what its network says of each test sample. It is tested if that was not written down.
+def render(runs: "Sequence[Run]") -> str:
+    """The whole page."""
+    import jinja2
 
-    A run that is not finished may be under way: its network is tested only when that is asked for.
+    from .sections import collect
+
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("cgnl.report", "."), **options)
+    return environment.get_template("report.html.j2").render(collect(runs))
+
+
+def with_predictions(run: "Run", test: bool) -> "Run":
+    """Test the network of a run that has no predictions, and read the run again.
+
+    A run that is not finished may still be training: it is tested only if ``test`` is set. Detectors have no prediction
+    for a whole sample.
     """
-    checkpoint = run.folder / "last.ckpt"
-    names = not is_detector(run.config.model.name or "")  # what finds objects has no prediction for a sample
-    if run.predictions or not names or not checkpoint.exists() or not (run.finished or test):
-        return run
     from ..engine.evaluate import prepare
+    from ..engine.predictions import save_predictions
+    from ..models import is_detector
+    from .run import read_run
 
-    print(f"{checkpoint} is tested, for there is no predictions.csv")
+    checkpoint = run.folder / "last.ckpt"
+    if run.predictions or not (run.finished or test) or not checkpoint.exists():
+        return run
+    if is_detector(run.config.model.name or ""):
+        return run
+    print(f"{checkpoint} is tested, because there is no predictions.csv")
     ready = prepare(checkpoint, {"devices": 1})
     ready.run()
     save_predictions(run.folder, ready.dataset, ready.task.predictions)

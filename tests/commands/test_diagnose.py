@@ -54,7 +54,7 @@ def test_diagnose_of_videos_replaces_view_by_view(cgnl, run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["somewhere"], "was trained on parts, which is drawn and has no folder"),
+        (["somewhere"], "was trained on parts, which is synthetic"),
         (["--block", "conv2_cgnl"], "there is no block 'conv2_cgnl'; did you mean conv1_cgnl?"),
         (["data.dataset=actions"], "data.dataset cannot be changed"),
         (["--outptu", "a"], "did you mean output?"),
