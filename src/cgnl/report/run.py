@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..engine.config import Config, build, plain, read_recipe
+from ..engine.config import Config, build, read_recipe
 from ..engine.predictions import Prediction, read_predictions
 from .examples import Samples
 
@@ -49,12 +49,6 @@ class Run:
     @property
     def seconds(self) -> float | None:
         return self.results.get("seconds", self.rows[-1].get("seconds") if self.rows else None)
-
-    @property
-    def paper(self) -> dict[str, float]:
-        """What the paper reports, by the names of our results."""
-        numbers = plain(self.config.paper) if self.config.paper else {}
-        return {f"test_{name}": value / 100 for name, value in numbers.items() if isinstance(value, (int, float))}
 
     @property
     def command(self) -> str:

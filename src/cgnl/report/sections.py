@@ -63,8 +63,6 @@ def heading(runs: Runs) -> Markup:
     block = f"{config.model.blocks} x {config.model.block}" if config.model.block else "no blocks"
     about = f"{dataset_name(config.data)}, {config.model.name}, {block}, seed {config.seed}; {state(run)}"
     tiles = {words(name): shown(name, value) for name, value in run.results.items() if is_main(name)}
-    paper = {name: value for name, value in run.paper.items() if is_main(name)}
-    tiles |= {f"the paper's {words(name)[5:]}": shown(name, value) for name, value in paper.items()}
     if run.seconds is not None:
         tiles["in all"] = duration(run.seconds)
     if run.speed is not None:
@@ -74,26 +72,20 @@ def heading(runs: Runs) -> Markup:
 
 
 def numbers(runs: Runs) -> Markup | None:
-    """Final numbers, the paper's beside them."""
+    """Final numbers."""
     names = dict.fromkeys(name for run in runs for name in run.results)
     if not names:
         return section("Results", tag("p", "No test has been made yet."))
     names |= dict.fromkeys(["seconds"])
-    head: list[object] = [""]
-    for run in runs:
-        head += [run.title if len(runs) > 1 else "this run", *(["the paper"] if run.paper else [])]
-    lines: list[list[object]] = [["state", *(cell for r in runs for cell in [state(r), *([""] if r.paper else [])])]]
+    head = ["", *(run.title if len(runs) > 1 else "this run" for run in runs)]
+    lines: list[list[object]] = [["state", *map(state, runs)]]
     for name in names:
-        line: list[object] = [words(name)]
-        for run in runs:
-            value = run.seconds if name == "seconds" else run.results.get(name)
-            line += [shown(name, value), *([shown(name, run.paper.get(name))] if run.paper else [])]
-        lines.append(line)
-    source = [tag("p", f"{run.title}: {run.config.paper.table}", class_="faint") for run in runs if run.config.paper]
+        values = (run.seconds if name == "seconds" else run.results.get(name) for run in runs)
+        lines.append([words(name), *(shown(name, value) for value in values)])
     other = tag("p", "The runs were tested on different samples.", class_="faint") if tests_differ(runs) else None
     tested = "Tests are of last.ckpt, the network after the last epoch."
     last = tag("p", tested, class_="faint") if all(run.finished for run in runs) else None
-    return section("Results", table(head, lines), last, other, source)
+    return section("Results", table(head, lines), last, other)
 
 
 def tests_differ(runs: Runs) -> bool:
