@@ -200,7 +200,6 @@ def gated_field(
     arms: Sequence[Arm] = ARMS,
     effort: Effort | None = None,
     side: int = SIDE,
-    say: Callable[[str], None] = print,
 ) -> list[Path]:
     """Train every network on the CPU, about ten minutes; write the table and its environment.
 
@@ -210,7 +209,6 @@ def gated_field(
         arms: the networks.
         effort: training steps and test samples; those of the table unless given.
         side: side of the maps.
-        say: called with a line for each network.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder")
@@ -223,7 +221,7 @@ def gated_field(
             write_csv(table, TITLES, rows)
             name, contrast, mean, _, _, each, *_ = rows[-1]
             title = name if contrast == "-" else f"{name}, contrast {contrast}"
-            say(f"{title:48} {mean:>6} % ({each.replace(' ', ', ')})")
+            print(f"{title:48} {mean:>6} % ({each.replace(' ', ', ')})", flush=True)
     about["seconds"] = round(time.perf_counter() - start)
     write_text(folder / "environment.json", json.dumps(about, indent=2) + "\n")
     return [table, *from_csv(table), folder / "environment.json"]

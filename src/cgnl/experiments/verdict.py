@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .statistics import interval, t_test
+from .statistics import interval
 
 MARGIN = 0.5
 """Points within which two networks are called equivalent."""
@@ -30,8 +30,6 @@ class Finding:
     high: float
     """Interval of the difference in points, at the level of the look."""
     level: float
-    p: float
-    seeds: int
     look: bool
     """Whether this is the number of seeds of a look."""
     futile: bool = False
@@ -52,8 +50,7 @@ def find(differences: Sequence[float], looks: Mapping[int, float], paper: float 
     alpha = looks[max((n for n in looks if n <= count), default=min(looks))]
     low, high = interval(differences, 1 - alpha)
     futile = len(looks) > 1 and count == min(looks) and high < MARGIN
-    word = verdict(differences, alpha, paper)
-    return Finding(word, low, high, 1 - alpha, t_test(differences), count, count in looks, futile)
+    return Finding(verdict(differences, alpha, paper), low, high, 1 - alpha, count in looks, futile)
 
 
 def verdict(differences: Sequence[float], alpha: float, paper: float | None = None) -> str:

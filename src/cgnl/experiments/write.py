@@ -150,9 +150,9 @@ def findings(summary: Summary) -> list[str]:
         until = "" if found.look else ", between looks"
         futile = ". The first look leaves no room for half a point" if found.futile else ""
         lines.append(
-            f"**{pair.label}: {found.word}** ({pair.difference.mean:+.2f} points, "
-            f"{100 * found.level:g} % interval {found.low:+.2f} to {found.high:+.2f}, p = {_p(found.p)}{paper}; "
-            f"{counted(found.seeds, 'seed')}{until}{_over_samples(pair)}){futile}"
+            f"**{pair.label}: {found.word}** ({pair.difference.mean:+.2f} points, {100 * found.level:g} % interval "
+            f"{found.low:+.2f} to {found.high:+.2f}, p = {_p(pair.difference.p)}{paper}; "
+            f"{counted(pair.difference.count, 'seed')}{until}{_over_samples(pair)}){futile}"
         )
     plain = {before for before, _ in primary}
     others = [p for n, p in pairs.items() if n[0] in plain and n not in primary and p.difference.count > 1]
