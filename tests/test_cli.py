@@ -342,7 +342,7 @@ def test_main_train_help_explains_the_settings(run, recorded, flag):
     assert (status, err, recorded) == (0, "", [])
     text = " ".join(out.split())
     for name in cli.setting_names():
-        assert f"--{name} " in text or name.startswith("paper.")
+        assert f"--{name} " in text
     assert "--optim.batch_size BATCH_SIZE Samples of one step, over all devices and accumulated parts." in text
     assert "The same weights to the last bit, each time. (type: bool, default: False)" in text
 

@@ -164,7 +164,7 @@ def parser_of(command: str, function: Callable[..., None], settings: bool) -> An
 
         parser.add_class_arguments(Config, None)
         for action in parser._actions:  # a group is no setting
-            if action.dest in ("data", "model", "optim", "paper", "paper.help"):
+            if action.dest in ("data", "model", "optim"):
                 action.help = argparse.SUPPRESS
     return parser
 

@@ -58,8 +58,8 @@ def test_reproduce_within_a_budget_goes_on_later(cgnl, tmp_path, monkeypatch):
 
     words = ("reproduce", "toy", "--seeds", 1, "--output", tmp_path, "--rows", "toy,toy_r")
     with monkeypatch.context() as patch:
-        made = work.make
-        patch.setattr(work, "make", lambda *words: made(*words) or patch.setattr(time, "time", lambda: 1e12))
+        made = work.make_run
+        patch.setattr(work, "make_run", lambda *words: made(*words) or patch.setattr(time, "time", lambda: 1e12))
         status, out, _ = cgnl(*words, "--budget", 5)
     assert status == 130
     assert "not all runs have ended: the same command goes on" in out

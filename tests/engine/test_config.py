@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from cgnl.engine import config
-from cgnl.engine.config import Config, Data, Model, Optim, Paper, build, keys, load, merge, nested, plain, to_yaml
+from cgnl.engine.config import Config, Data, Model, Optim, build, keys, load, merge, nested, plain, to_yaml
 
 
 def refused(call, *arguments) -> str:
@@ -36,7 +36,6 @@ def test_load_reads_a_recipe_and_what_it_extends():
         lr=0.01, batch_size=256, epochs=100, warmup_epochs=10, schedule="step", drops=(31, 61, 81)
     )
     assert loaded.data == Data(dataset="cub", size=448)
-    assert loaded.paper == Paper("main results on CUB, R-50 + 1 CGNL", 85.14, 96.88)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,6 @@ def test_load_leaves_out_the_options_of_another_block():
         ("data: {test_clip: 3}", "data.test_clip", "data.test_clips"),
         ("model: {nam: resnet18}", "model.nam", "model.name"),
         ("sed: 1", "sed", "seed"),
-        ("paper: {table: x, top_1: 50}", "paper.top_1", "paper.top1"),
     ],
 )
 def test_load_refuses_a_misspelt_key(tmp_path, text, name, hint):
@@ -247,10 +245,13 @@ def test_load_says_that_a_group_holds_settings(group, value):
     assert "there is no setting" not in message
 
 
-def test_load_names_what_a_row_of_the_paper_lacks():
-    message = refused(load, None, {"paper": {"table": "a row"}})
-    assert "paper.top1" in message
-    assert "Namespace" not in message
+@pytest.mark.parametrize("paper", ["null", "{table: main results on CUB, top1: 85.14}", "{anything: [1]}"])
+def test_load_ignores_the_papers_numbers_in_older_files(tmp_path, paper):
+    """Recipes, run folders and checkpoints once held them."""
+    (tmp_path / "config.yaml").write_text(f"extends: parts\npaper: {paper}\nseed: 3\n")
+    assert load(tmp_path / "config.yaml") == load("parts", {"seed": 3})
+    assert build({"seed": 3, "paper": yaml.safe_load(paper)}) == build({"seed": 3})
+    assert "paper" in refused(load, None, {"paper.top1": 85.14})
 
 
 POSITIVE = [
@@ -309,7 +310,6 @@ EVERYTHING = Config(
     Data("cub", "birds", holdout=0.1, area=(0.5, 1.0), test_size=32, workers=3, cache="gpu"),
     Model("resnet50", None, 5, options={"groups": 4, "norm": "group"}, weights="weights.pth", dropout=0.0),
     Optim(0.5, drops=(1, 2), schedule="step", clip_norm=1.0, ema=0.5),
-    Paper("a row", 50.0),
     name="12",
     precision="32",
     patience=3,
@@ -331,16 +331,14 @@ def test_plain_can_be_written_as_json(settings):
 
 def test_plain_names_every_setting():
     assert plain(EVERYTHING)["data"]["area"] == [0.5, 1.0]
-    precision = {f"{kind}_{number}": None for kind in ("box", "mask") for number in ("ap", "ap50", "ap75")}
-    assert plain(EVERYTHING)["paper"] == {"table": "a row", "top1": 50.0, "top5": None, **precision}
     tree = plain(EVERYTHING)
     names = [n if not isinstance(v, dict) else [f"{n}.{k}" for k in v] for n, v in tree.items()]
     assert sorted(n for part in names for n in ([part] if isinstance(part, str) else part)) == sorted(keys())
 
 
 def test_keys_are_dotted_names():
-    assert {"seed", "name", "optim.lr", "data.root", "model.options", "paper.top1"} <= set(keys())
-    assert not {"data", "model", "optim", "paper"} & set(keys())
+    assert {"seed", "name", "optim.lr", "data.root", "model.options"} <= set(keys())
+    assert not {"data", "model", "optim"} & set(keys())
     assert len(keys()) == len(set(keys()))
 
 

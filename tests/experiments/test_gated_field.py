@@ -36,10 +36,6 @@ BY_NAME = {(arm.name, arm.contrast): arm for arm in ARMS}
 SMALL = Effort(steps=3, choosing=6, test=8)
 
 
-def silent(_):
-    pass
-
-
 def test_draw_hides_the_sign_in_a_correlation():
     x, target = draw(400, Generator().manual_seed(0))
     assert x.shape == (400, 18, 24, 24)
@@ -232,13 +228,14 @@ def test_cgnl_learns_the_field_and_a_linear_network_does_not(monkeypatch):
     assert none == pytest.approx(50, abs=2)
 
 
-def test_gated_field_from_start_to_end(tmp_path):
-    said, arms = [], (BY_NAME["NL, dot", 0], BY_NAME["CGNL, 8 groups", 0], BY_NAME["CGNL, 8 groups", 0.5])
+def test_gated_field_from_start_to_end(tmp_path, capsys):
+    arms = (BY_NAME["NL, dot", 0], BY_NAME["CGNL, 8 groups", 0], BY_NAME["CGNL, 8 groups", 0.5])
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    written = gated_field(tmp_path / "new", seeds=2, arms=arms, effort=SMALL, side=4, say=said.append)
+    written = gated_field(tmp_path / "new", seeds=2, arms=arms, effort=SMALL, side=4)
     assert [path.name for path in written] == ["gated_field.csv", "gated_field.md", "environment.json"]
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
+    said = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in said] == ["NL, dot", "CGNL, 8 groups", "CGNL, 8 groups, contrast 0.5"]
 
     about = json.loads(written[2].read_text())
@@ -255,4 +252,4 @@ def test_gated_field_from_start_to_end(tmp_path):
 def test_gated_field_refuses_a_file_in_place_of_a_folder(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(ValueError, match="taken is a file, not a folder"):
-        gated_field(tmp_path / "taken", say=silent)
+        gated_field(tmp_path / "taken")

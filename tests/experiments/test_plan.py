@@ -4,7 +4,7 @@ import pytest
 
 from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset
-from cgnl.experiments.plan import durations, flops, plan, rate
+from cgnl.experiments.plan import estimate_durations, flops, measure_speed, plan
 from cgnl.experiments.tables import TABLES, Table
 from cgnl.models.table import cost
 from tests.experiments.conftest import row
@@ -55,7 +55,7 @@ def test_plan_leaves_out_a_row_without_weights(toy, tmp_path):
 
 
 def test_plan_does_not_make_another_network_of_a_row(tmp_path):
-    rows = TABLES["cub"].chosen("cub_r50,cub_r101")
+    rows = TABLES["cub"].select("cub_r50,cub_r101")
     _, reasons = plan(TABLES["cub"], rows, "paper", 1, tmp_path, {"model.name": "resnet50_caffe"})
     assert reasons["cub_r101"] == "it is a resnet101, and model.name = resnet50_caffe is given"
     assert "data.root" in reasons["cub_r50"]
@@ -79,9 +79,9 @@ def test_flops_of_wide_pictures():
     assert flops(config, open_dataset(config.data)) == pytest.approx(once * (3 * 30 * 8 + 30 * 2), rel=0.01)
 
 
-def test_durations_follow_what_runs_took(toy, tmp_path):
+def test_estimate_durations_follow_what_runs_took(toy, tmp_path):
     runs, _ = plan(toy, toy.rows[:2], "paper", 2, tmp_path, {})
-    before = durations(runs, tmp_path)
+    before = estimate_durations(runs, tmp_path)
     assert set(before) == {run.config.name for run in runs}
     assert all(seconds > 0 for seconds in before.values())
     from cgnl.engine.config import to_yaml
@@ -90,7 +90,7 @@ def test_durations_follow_what_runs_took(toy, tmp_path):
     folder.mkdir()
     (folder / "results.json").write_text('{"test_top1": 0.5, "seconds": 100}')
     (folder / "config.yaml").write_text(to_yaml(runs[0].config))
-    after = durations(runs, tmp_path)
+    after = estimate_durations(runs, tmp_path)
     assert after["toy_seed1"] == 100
     ratio = flops(runs[1].config, open_dataset(runs[1].config.data)) / flops(
         runs[0].config, open_dataset(runs[0].config.data)
@@ -98,5 +98,5 @@ def test_durations_follow_what_runs_took(toy, tmp_path):
     assert after["toy_cgnl_seed1"] == pytest.approx(100 * ratio)
 
 
-def test_rate_is_a_speed():
-    assert 1e8 < rate() < 1e16
+def test_measure_speed_is_plausible():
+    assert 1e8 < measure_speed() < 1e16

@@ -7,7 +7,7 @@ import pytest
 
 from cgnl.engine.config import load, to_yaml
 from cgnl.engine.predictions import Prediction
-from cgnl.experiments.runs import Run, digest, outcomes, read_outcome, run_name
+from cgnl.experiments.runs import Run, digest, read_outcome, read_outcomes, run_name
 
 
 @pytest.fixture
@@ -31,7 +31,14 @@ def test_read_outcome_is_in_per_cent(ended):
     outcome = read_outcome(ended("a_seed3"), 3)
     assert outcome.numbers == {"top1": 50.0, "top5": 100.0}
     assert (outcome.seed, outcome.split, outcome.seconds) == (3, 1, 3.0)
-    assert (outcome.samples, outcome.right, outcome.diagnosis) == ("digest", "0110", ())
+    assert (outcome.samples, outcome.correct, outcome.diagnosis) == ("digest", "0110", ())
+
+
+def test_read_outcome_ignores_the_papers_numbers_in_older_runs(ended):
+    folder = ended("a_seed0")
+    with (folder / "config.yaml").open("a") as file:
+        file.write("paper: {table: main results on CUB, top1: 85.14}\n")
+    assert read_outcome(folder, 0).numbers["top1"] == 50.0
 
 
 def test_read_outcome_takes_top1_from_what_was_kept_of_the_predictions(ended):
@@ -50,12 +57,12 @@ def test_read_outcome_names_a_damaged_run(ended, file, content):
         read_outcome(folder, 0)
 
 
-def test_outcomes_are_those_of_the_row_alone(ended, tmp_path):
+def test_read_outcomes_are_those_of_the_row_alone(ended, tmp_path):
     for name in ("a_seed1", "a_seed0", "a_b_seed0", "a_seed", "a_split2_seed0", "a_seed0-2", "b_a_seed0"):
         ended(name, **({"data.split": 2} if "split" in name else {}))
     (tmp_path / "a_seed7").mkdir()  # it has not ended
-    assert [(o.seed, o.split) for o in outcomes(tmp_path, "a")] == [(0, 1), (0, 2), (1, 1)]
-    assert [o.seed for o in outcomes(tmp_path, "a_b")] == [0]
+    assert [(o.seed, o.split) for o in read_outcomes(tmp_path, "a")] == [(0, 1), (0, 2), (1, 1)]
+    assert [o.seed for o in read_outcomes(tmp_path, "a_b")] == [0]
 
 
 def test_run_name_is_unique_in_row_split_and_seed():

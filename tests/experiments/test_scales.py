@@ -5,7 +5,7 @@ import torch
 
 from cgnl.engine.config import SYNTHETIC, load
 from cgnl.engine.network import build_network
-from cgnl.experiments.scales import settings_of, words
+from cgnl.experiments.scales import describe, scale_settings
 from cgnl.experiments.tables import TABLES
 
 ROWS = [(name, row) for name, table in TABLES.items() for row in table.rows]
@@ -13,27 +13,27 @@ ROWS = [(name, row) for name, table in TABLES.items() for row in table.rows]
 
 @pytest.mark.parametrize("row", [row for _, row in ROWS], ids=[f"{name}-{row.name}" for name, row in ROWS])
 @pytest.mark.parametrize("scale", ["paper", "small"])
-def test_settings_of_a_row_keep_its_network(row, scale):
-    config, alone = row.config(settings_of(row, scale)), row.config()
+def test_scale_settings_of_a_row_keep_its_network(row, scale):
+    config, alone = row.config(scale_settings(row, scale)), row.config()
     assert config.model == alone.model
     assert config.data.dataset == alone.data.dataset
     if scale == "paper":
         assert config == alone
 
 
-def test_settings_of_small_are_smaller():
+def test_scale_settings_of_small_are_smaller():
     for _, row in ROWS:
-        small, paper = (row.config(settings_of(row, scale)) for scale in ("small", "paper"))
+        small, paper = (row.config(scale_settings(row, scale)) for scale in ("small", "paper"))
         assert small.optim.epochs <= paper.optim.epochs
         assert small.data.size <= paper.data.size
 
 
-def test_settings_of_embedded_need_nothing():
+def test_scale_settings_of_embedded_need_nothing():
     seen = set()
     for name, row in ROWS:
         if name in ("coco", "cityscapes"):
             continue
-        config = row.config(settings_of(row, "embedded"))
+        config = row.config(scale_settings(row, "embedded"))
         assert config.data.dataset in SYNTHETIC
         assert config.model.weights is None
         if str(config.model) not in seen:
@@ -43,9 +43,9 @@ def test_settings_of_embedded_need_nothing():
     assert len(seen) > 20
 
 
-def test_settings_of_embedded_refuse_objects():
+def test_scale_settings_of_embedded_refuse_objects():
     with pytest.raises(ValueError, match="no pictures with objects are embedded"):
-        settings_of(TABLES["coco"].rows[0], "embedded")
+        scale_settings(TABLES["coco"].rows[0], "embedded")
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_settings_of_embedded_refuse_objects():
         ("cub_r50", {"data.test_on": "validation"}, "samples a step, tested on 20% of the training samples"),
     ],
 )
-def test_words_say_the_protocol(recipe, settings, expected):
-    assert expected in words(load(recipe, settings))
+def test_describe_says_the_protocol(recipe, settings, expected):
+    assert expected in describe(load(recipe, settings))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cgnl.experiments.statistics import changed_sides, estimate
+from cgnl.experiments.statistics import compare_samples, estimate
 
 
 @pytest.mark.parametrize("values", [[81.4, 81.5], [1.0, 2.0, 4.0], list(np.random.default_rng(0).normal(0.3, 1, 10))])
@@ -38,40 +38,46 @@ def test_estimate_of_equal_values(values, p):
     assert (estimate(values).p, estimate(values).half_width) == (p, 0.0)
 
 
-def test_changed_sides_of_one_seed_is_the_exact_test():
-    sides = changed_sides(["1110000"], ["0101111"])
-    assert (sides.lost, sides.won) == (2, 4)
-    assert sides.p == pytest.approx(stats.binomtest(2, 6).pvalue)
+def test_compare_samples_of_one_seed_is_the_exact_test():
+    samples = compare_samples(["1110000"], ["0101111"])
+    assert (samples.lost, samples.won) == (2, 4)
+    assert samples.p == pytest.approx(stats.binomtest(2, 6).pvalue)
 
 
-def test_changed_sides_counts_over_seeds():
-    sides = changed_sides(["1100", "0000"], ["0110", "0011"])
-    assert (sides.lost, sides.won) == (1, 3)
+def test_compare_samples_counts_over_seeds():
+    samples = compare_samples(["1100", "0000"], ["0110", "0011"])
+    assert (samples.lost, samples.won) == (1, 3)
 
 
-def test_changed_sides_of_a_repeated_seed_is_not_more_certain():
+def test_compare_samples_of_a_repeated_seed_is_not_more_certain():
     """Seeds that say the same of the same samples are no further evidence."""
     rng = np.random.default_rng(2)
     before, after = ("".join("01"[int(bit)] for bit in rng.random(400) < share) for share in (0.7, 0.75))
-    several = changed_sides([before] * 10, [after] * 10)
+    several = compare_samples([before] * 10, [after] * 10)
     b, c = several.won // 10, several.lost // 10
     assert several.p == pytest.approx(math.erfc(abs(b - c) / math.sqrt(b + c) / math.sqrt(2)))
 
 
-def test_changed_sides_is_right_as_often_as_it_says():
+def test_compare_samples_is_right_as_often_as_it_says():
     """Under no difference, p below 0.05 comes up in about 5 % of experiments."""
     rng, small = np.random.default_rng(3), 0
     for _ in range(400):
         easy = rng.random(300)  # samples differ in how easy they are, the networks do not differ
         runs = [["".join("01"[int(bit)] for bit in rng.random(300) < easy) for _ in range(3)] for _ in range(2)]
-        small += changed_sides(*runs).p < 0.05
+        small += compare_samples(*runs).p < 0.05
     assert 6 <= small <= 36
 
 
-def test_changed_sides_of_equals_is_no_difference():
-    assert changed_sides(["101", "111"], ["101", "111"]).p == 1
+def test_compare_samples_of_equals_is_no_difference():
+    assert compare_samples(["101", "111"], ["101", "111"]).p == 1
 
 
-def test_changed_sides_refuses_other_samples():
+def test_compare_samples_refuses_other_numbers_of_samples():
     with pytest.raises(ValueError, match="is shorter"):
-        changed_sides(["101"], ["10"])
+        compare_samples(["101"], ["10"])
+
+
+def test_compare_samples_has_the_interval_over_samples():
+    """Each sample counts once, with the mean of its seeds."""
+    samples = compare_samples(["1100", "1000"], ["1110", "1110"])
+    assert samples.half_width == pytest.approx(100 * 1.96 * np.std([0, 0.5, 1, 0], ddof=1) / math.sqrt(4))

@@ -50,8 +50,8 @@ def test_summarize_gives_mean_and_difference(ended, toy, tmp_path):
     assert (pair.before.name, pair.after.name) == ("toy", "toy_cgnl")
     assert pair.difference.mean == pytest.approx((25 + 25 + 0) / 3)
     assert pair.difference.count == 3
-    assert pair.sides is not None
-    assert (pair.sides.won, pair.sides.lost) == (3, 1)
+    assert pair.samples is not None
+    assert (pair.samples.won, pair.samples.lost) == (3, 1)
 
 
 def test_summarize_compares_no_other_samples(ended, toy, tmp_path):
@@ -59,7 +59,7 @@ def test_summarize_compares_no_other_samples(ended, toy, tmp_path):
     ended(1, 0, "11", samples="b")
     (pair,) = summarize("toy", toy, tmp_path).pairs
     assert pair.difference.mean == 50
-    assert pair.sides is None
+    assert pair.samples is None
 
 
 def test_summarize_averages_splits(ended, toy, tmp_path):
@@ -70,7 +70,7 @@ def test_summarize_averages_splits(ended, toy, tmp_path):
     line = summarize("t", table, tmp_path).lines[0]
     assert list(line.seeds) == [0]
     assert line.numbers["top1"].mean == 75
-    assert (line.seeds[0].right, line.seeds[0].seconds) == ("1011", 4.0)
+    assert (line.seeds[0].correct, line.seeds[0].seconds) == ("1011", 4.0)
 
 
 def test_summarize_gives_reasons(ended, toy, tmp_path):
@@ -86,9 +86,13 @@ def test_summarize_gathers_the_diagnoses(ended, toy, tmp_path):
     for seed, (mean, lost, won) in enumerate([(40.0, 3, 1), (30.0, 5, 2)]):
         ended(1, seed, "10", diagnosis=DIAGNOSIS.format(mean=mean, lost=lost, won=won, change=mean - 50))
     as_it_is, by_mean = summarize("toy", toy, tmp_path).replacements
-    assert as_it_is.added is None  # diagnosed before that was measured
-    assert (as_it_is.top1.mean, by_mean.top1.mean, by_mean.change.mean) == (50, 35, -15)
-    assert (by_mean.attention, by_mean.lost, by_mean.won, by_mean.top1.count) == ("its mean", 8, 3, 2)
+    assert list(as_it_is.numbers) == ["top1", "change"]  # an older diagnosis
+    assert (as_it_is.numbers["top1"].mean, by_mean.numbers["top1"].mean, by_mean.numbers["change"].mean) == (
+        50,
+        35,
+        -15,
+    )
+    assert (by_mean.attention, by_mean.lost, by_mean.won, by_mean.numbers["top1"].count) == ("its mean", 8, 3, 2)
 
 
 def test_summarize_knows_what_the_blocks_add(ended, toy, tmp_path):
@@ -96,9 +100,9 @@ def test_summarize_knows_what_the_blocks_add(ended, toy, tmp_path):
         lines = f"attention,top1,lost,won,change,added\nas it is,50,0,0,0,{added}\nblock off,50,0,0,0,\n"
         ended(1, seed, "10", diagnosis=lines)
     as_it_is, off = summarize("toy", toy, tmp_path).replacements
-    assert as_it_is.added == estimate([0.2, 0.4])
-    assert off.added is None
-    assert as_it_is.added_median is None
+    assert as_it_is.numbers["added"] == estimate([0.2, 0.4])
+    assert "added" not in off.numbers
+    assert "added_median" not in as_it_is.numbers
     assert "as it is, adding 0.3 % to its input |" in replacements_markdown([as_it_is, off])
 
 

@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import numpy as np
@@ -6,7 +5,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from cgnl.experiments.statistics import interval, t_test
-from cgnl.experiments.verdict import TWO_LOOKS, equivalent, find, holm, over_samples, verdict
+from cgnl.experiments.verdict import TWO_LOOKS, equivalent, find, holm, verdict
 
 stats: Any = scipy_stats
 
@@ -54,7 +53,7 @@ def test_find_takes_the_level_of_its_look():
     differences = around(0.8, 0.5, 5)
     found = find(differences, TWO_LOOKS)
     assert found is not None
-    assert (found.seeds, found.look, found.level) == (5, True, pytest.approx(1 - 0.0052))
+    assert (found.look, found.level) == (True, pytest.approx(1 - 0.0052))
     assert (found.low, found.high) == pytest.approx(interval(differences, 1 - 0.0052))
     later = find(around(0.8, 0.5, 10), TWO_LOOKS)
     assert later is not None
@@ -87,11 +86,3 @@ def test_holm_is_the_textbooks():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == []
     assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_over_samples_counts_each_sample_once():
-    before, after = ["1100", "1000"], ["1110", "1110"]
-    mean, half = over_samples(before, after)
-    each = [0, 0.5, 1, 0]
-    assert mean == pytest.approx(100 * np.mean(each))
-    assert half == pytest.approx(100 * 1.96 * np.std(each, ddof=1) / math.sqrt(4))

@@ -12,7 +12,7 @@ import pytest
 from cgnl.experiments import work
 from cgnl.experiments.plan import plan
 from cgnl.experiments.runs import Run
-from cgnl.experiments.work import Worker, alone, in_minutes, interrupted_at, workers
+from cgnl.experiments.work import Worker, format_duration, interrupt_at, make_workers, try_lock
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -95,7 +95,7 @@ def ended(folder: Path) -> set[str]:
 
 def test_worker_makes_every_run_once(runs, monkeypatch, capsys):
     made = []
-    monkeypatch.setattr(work, "make", lambda run, *_: made.append(run.config.name) or finish(run))
+    monkeypatch.setattr(work, "make_run", lambda run, *_: made.append(run.config.name) or finish(run))
     assert Worker(runs)()
     assert Worker(runs)()
     assert made == NAMES[:3]
@@ -114,8 +114,8 @@ def finish(run: Run) -> None:
 
 def test_worker_leaves_a_run_to_whoever_is_at_it(runs, monkeypatch):
     made = []
-    monkeypatch.setattr(work, "make", lambda run, *_: made.append(run.row) or finish(run))
-    with alone(runs[1].folder) as first:
+    monkeypatch.setattr(work, "make_run", lambda run, *_: made.append(run.row) or finish(run))
+    with try_lock(runs[1].folder) as first:
         assert first
         assert Worker(runs)()
     assert made == ["toy", "toy_r"]
@@ -127,18 +127,18 @@ def test_worker_notes_a_run_that_fails_and_goes_on(runs, monkeypatch, capsys):
             raise ValueError("the disk is full\nof things")
         finish(run)
 
-    monkeypatch.setattr(work, "make", fail)
+    monkeypatch.setattr(work, "make_run", fail)
     assert Worker(runs)()
     assert (runs[0].folder / "failed.txt").read_text() == "the disk is full\n"
     assert "plain, seed 0: the disk is full" in capsys.readouterr().out
-    monkeypatch.setattr(work, "make", lambda run, *_: finish(run))
+    monkeypatch.setattr(work, "make_run", lambda run, *_: finish(run))
     assert Worker(runs)()
     assert not (runs[0].folder / "failed.txt").exists()
     assert all(run.finished for run in runs)
 
 
 def test_worker_begins_nothing_after_its_time(runs, monkeypatch):
-    monkeypatch.setattr(work, "make", lambda run, *_: finish(run))
+    monkeypatch.setattr(work, "make_run", lambda run, *_: finish(run))
     assert not Worker(runs, time.time() - 1)()
     assert not any(run.finished for run in runs)
     assert Worker(runs, time.time() + 100)()
@@ -146,7 +146,7 @@ def test_worker_begins_nothing_after_its_time(runs, monkeypatch):
 
 @pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN], ids=["in front", "in the background"])
 def test_worker_stops_by_the_clock(runs, monkeypatch, before):
-    monkeypatch.setattr(work, "make", lambda *_: time.sleep(30))
+    monkeypatch.setattr(work, "make_run", lambda *_: time.sleep(30))
     own = signal.signal(signal.SIGINT, before)
     try:
         began = time.time()
@@ -158,8 +158,8 @@ def test_worker_stops_by_the_clock(runs, monkeypatch, before):
     assert not any(run.finished for run in runs)
 
 
-def test_interrupted_at_is_over_with_what_it_surrounds():
-    with interrupted_at(time.time() + 0.05):
+def test_interrupt_at_is_over_with_what_it_surrounds():
+    with interrupt_at(time.time() + 0.05):
         pass
     time.sleep(0.1)
 
@@ -180,10 +180,10 @@ def test_worker_keeps_checkpoints_if_told(runs):
     assert (runs[0].folder / "last.ckpt").exists()
 
 
-def test_alone_is_one_at_a_time(tmp_path):
-    with alone(tmp_path / "a") as first, alone(tmp_path / "a") as second, alone(tmp_path / "b") as other:
+def test_try_lock_is_one_at_a_time(tmp_path):
+    with try_lock(tmp_path / "a") as first, try_lock(tmp_path / "a") as second, try_lock(tmp_path / "b") as other:
         assert (first, second, other) == (True, False, True)
-    with alone(tmp_path / "a") as again:
+    with try_lock(tmp_path / "a") as again:
         assert again
 
 
@@ -252,8 +252,8 @@ def test_workers_end_with_the_command(tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(4, "4 s"), (89, "89 s"), (100, "2 min"), (7300, "2 h 2 min")])
-def test_in_minutes_is_for_people(seconds, expected):
-    assert in_minutes(seconds) == expected
+def test_format_duration(seconds, expected):
+    assert format_duration(seconds) == expected
 
 
 @pytest.mark.parametrize(
@@ -265,4 +265,4 @@ def test_workers_share_the_gpus(monkeypatch, gpus, visible, jobs, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [worker.gpu for worker in workers([], None, jobs, False)] == expected
+    assert [worker.gpu for worker in make_workers([], None, jobs, False)] == expected

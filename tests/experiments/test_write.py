@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cgnl.experiments.statistics import Sides, estimate
-from cgnl.experiments.summary import Line, Pair, Replacement, Seed, Summary
+from cgnl.experiments.runs import Outcome
+from cgnl.experiments.statistics import Discordance, estimate
+from cgnl.experiments.summary import Line, Pair, Replacement, Summary
 from cgnl.experiments.tables import TABLES, Row, Table
 from cgnl.experiments.write import draw, fill, findings, markdown, page, pairs_csv, rows_csv, sentences, write
 
@@ -18,15 +19,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def line(row: Row, *top1: float, reason: str = "", top5: float = 95.0) -> Line:
-    seeds = {n: Seed({"top1": value, "top5": top5}, "", "", 1.0, ()) for n, value in enumerate(top1)}
-    return Line(row, seeds, row.config({"model.weights": "w.pth"}) if top1 else None, reason)
+    config = row.config({"model.weights": "w.pth"})
+    seeds = {n: Outcome(n, 1, {"top1": value, "top5": top5}, 1.0, config) for n, value in enumerate(top1)}
+    return Line(row, seeds, config if top1 else None, reason)
 
 
 @pytest.fixture
 def summary():
     lines = (line(PLAIN, 80.0, 81.0), line(CGNL, 82.0, 82.5), line(NL, reason="no weights"))
-    pair = Pair(PLAIN, CGNL, estimate([2.0, 1.5]), Sides(100, 1203, 0.0002), 85.14 - 84.05)
-    replacement = Replacement(CGNL, "its mean", estimate([70.0, 72.0]), estimate([-12.0, -10.5]), 700, 20, None)
+    pair = Pair(PLAIN, CGNL, (2.0, 1.5), 85.14 - 84.05, Discordance(100, 1203, 0.0002, 0.31))
+    numbers = {"top1": estimate([70.0, 72.0]), "change": estimate([-12.0, -10.5])}
+    replacement = Replacement(CGNL, "its mean", numbers, 700, 20)
     return Summary("cub", Table("CUB", (PLAIN, CGNL, NL), "Eight groups."), lines, (pair,), (replacement,))
 
 
@@ -60,8 +63,8 @@ def test_markdown_says_how_and_what_not(summary):
     [(PLAIN, "cub", False), (PLAIN, "parts", True), (Row("R-18", "relation", {}, "relation"), "relation", False)],
 )
 def test_markdown_says_what_is_drawn_in_place_of_the_paper_s(row, dataset, said):
-    seeds = {0: Seed({"top1": 80.0}, "", "", 1.0, ())}
-    lines = (Line(row, seeds, row.config({"data.dataset": dataset}), ""),)
+    config = row.config({"data.dataset": dataset})
+    lines = (Line(row, {0: Outcome(0, 1, {"top1": 80.0}, 1.0, config)}, config, ""),)
     assert ("These are drawn pictures" in markdown(Summary("t", Table("T", (row,)), lines, (), ()))) == said
 
 
@@ -165,7 +168,7 @@ def test_findings_say_primary_words_first_and_correct_the_others():
     plain, cgnl, covariance, nl = ({row.name: row for row in TABLES["cub-heads"].rows}[name] for name in names)
 
     def pair(after: Row, each: tuple[float, ...], paper: float | None = None) -> Pair:
-        return Pair(plain, after, estimate(each), None, paper, each, (0.0, 0.31))
+        return Pair(plain, after, each, paper, Discordance(1, 2, 0.5, 0.31))
 
     pairs = (
         pair(cgnl, (0.1, 0.2, 0.0, 0.15, 0.05), 1.09),

@@ -106,7 +106,7 @@ def test_off_is_an_identity(block):
     assert not torch.equal(block(x), x)
 
 
-@pytest.mark.parametrize(("lost", "won"), [(0, 0), (1, 0), (5, 5), (12, 3), (40, 2), (300, 250)])
+@pytest.mark.parametrize(("lost", "won"), [(0, 0), (1, 0), (5, 5), (12, 3), (40, 2), (300, 250), (9800, 10200)])
 def test_mcnemar_is_the_binomial_test(lost, won):
     """All splits that are as far from even as this one, each with its chance."""
     n = lost + won

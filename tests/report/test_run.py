@@ -36,13 +36,6 @@ def test_read_run_that_has_just_begun(folder):
     assert run.command == f"cgnl train {run.folder / 'config.yaml'}"
 
 
-def test_read_run_knows_the_paper(folder):
-    assert read_run(folder(recipe="cub_r50_cgnl1", data__dataset="cub")).paper["test_top1"] == pytest.approx(
-        0.861, abs=0.01
-    )
-    assert read_run(folder("two")).paper == {}
-
-
 def test_read_run_refuses_what_is_none(tmp_path):
     with pytest.raises(ValueError, match=r"is not a run folder: it has no config\.yaml"):
         read_run(tmp_path)

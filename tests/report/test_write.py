@@ -6,7 +6,6 @@ import re
 import pytest
 
 from cgnl.commands.report import report as command
-from cgnl.engine.config import load
 from cgnl.engine.predictions import read_predictions
 from cgnl.report.run import read_run
 from cgnl.report.write import render
@@ -53,9 +52,6 @@ def test_names_of_strangers_are_escaped(read):
 
 def test_results_say_where_they_are_from(read):
     found = read(recipe="cub_r50_cgnl1", data__dataset="cub", rows=ROWS, results=RESULTS)
-    paper = load("cub_r50_cgnl1").paper
-    assert paper is not None
-    assert f"one: {paper.table}" in found.text
     assert "last.ckpt, the network after the last epoch" in found.text
 
 

@@ -142,30 +142,12 @@ class Optim:
 
 
 @dataclass(frozen=True)
-class Paper:
-    """What the paper reports for a row of a table."""
-
-    table: str
-    """Which table and row. All numbers are per cent."""
-    top1: float | None = None
-    top5: float | None = None
-    box_ap: float | None = None
-    box_ap50: float | None = None
-    box_ap75: float | None = None
-    mask_ap: float | None = None
-    mask_ap50: float | None = None
-    mask_ap75: float | None = None
-
-
-@dataclass(frozen=True)
 class Config:
     """Everything a run is told."""
 
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     optim: Optim = field(default_factory=Optim)
-    paper: Paper | None = None
-    """What the paper reports, if this is a row of one of its tables."""
     name: str | None = None
     """Of the run's folder, within runs; a/b is a folder in a folder. If not given: made from dataset, network and
     block."""
@@ -221,6 +203,7 @@ def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[s
     content = parse(text, str(file)) or {}
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds no settings")
+    content.pop("paper", None)  # older recipes and run folders hold the paper's numbers
     base = content.pop("extends", None)
     if base is not None and not isinstance(base, str):
         raise ValueError(f"{file}: extends = {base} is not the name of a recipe")
@@ -313,8 +296,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def build(settings: Mapping[str, Any]) -> Config:
     """Typed settings from plain ones; a key that is misspelt or a value of another type is refused."""
+    settings = {name: value for name, value in settings.items() if name != "paper"}  # of older checkpoints
     check_keys(settings)
-    settings = dict(settings)
     if isinstance(settings.get("precision"), int):
         settings["precision"] = str(settings["precision"])  # YAML reads 32 as a number
     given = {n: settings.pop(n, None) for n in _GROUPS}
@@ -365,8 +348,6 @@ def check(config: Config) -> Config:
             raise ValueError(f"{name} = {value} must be at least 0 and below 1")
     if config.name is not None and not _is_name(config.name):
         raise ValueError(f"name = {config.name!r} must name a folder within runs, such as birds or birds/first")
-    if config.paper is not None and config.paper.top1 is None and config.paper.box_ap is None:
-        raise ValueError("paper.top1 or paper.box_ap is missing")
     if not 0 < config.data.area[0] <= config.data.area[1]:
         raise ValueError(f"data.area = {config.data.area} must be a small and a large share")
     return config
@@ -423,7 +404,7 @@ def keys(of_type: type | None = None) -> list[str]:
     return [name for name, kind in names.items() if name not in _GROUPS and of_type in (None, kind)]
 
 
-_GROUPS: dict[str, type] = {"data": Data, "model": Model, "optim": Optim, "paper": Paper}
+_GROUPS: dict[str, type] = {"data": Data, "model": Model, "optim": Optim}
 _KINDS: dict[str, type] = {"": Config} | {f"{name}.": kind for name, kind in _GROUPS.items()}
 
 
@@ -434,7 +415,7 @@ def check_keys(settings: Mapping[str, Any], prefix: str = "") -> None:
         name = f"{prefix}{key}"
         if name in _GROUPS and isinstance(value, Mapping):
             check_keys(value, f"{name}.")
-        elif name in _GROUPS and not (name == "paper" and value is None):
+        elif name in _GROUPS:
             raise ValueError(f"{name} = {value} is not a group of settings")
         elif name not in (*known, *_GROUPS):
             raise ValueError(f"there is no setting {name!r}{nearest(name, known)}")

@@ -14,7 +14,7 @@ from .loaders import Loaders
 from .messages import describe
 from .train import make_task, trainer_options
 
-TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard", "paper")
+TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard")
 """Settings that say nothing about a test; of ``optim``, only the size of a step does."""
 
 

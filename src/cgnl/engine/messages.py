@@ -81,7 +81,7 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
     )
 
 
-def conclude(config: Config, dataset: Dataset, result: Any) -> None:
+def conclude(dataset: Dataset, result: Any) -> None:
     """Say what came out, and write it down."""
     metric, last = best_metric(dataset.kind), result.folder / "last.ckpt"
     numbers = {f"best_{metric}": result.best, "unreadable": result.unreadable, "seconds": result.seconds}
@@ -93,10 +93,6 @@ def conclude(config: Config, dataset: Dataset, result: Any) -> None:
         log.info("%s", line)
     best = f"{NAMES[metric]} {100 * result.best:.2f}%"
     log.info("best test between epochs: %s, of %s, which was chosen by these tests", best, last.with_name("best.ckpt"))
-    if config.paper:
-        reported = {name: getattr(config.paper, name) for name in NAMES}
-        said = ", ".join(f"{NAMES[name]} {value:.2f}%" for name, value in reported.items() if value is not None)
-        log.info("the paper: %s (%s)", said, config.paper.table)
     if result.unreadable:
         unread = counted(result.unreadable, "sample")
         log.info("%s could not be read, named in %s", unread, result.folder / "log.txt")

@@ -159,7 +159,7 @@ def _train(
     if trainer.is_global_zero:
         if task.predictions:
             save_predictions(folder, dataset, task.predictions)
-        conclude(config, dataset, result)
+        conclude(dataset, result)
         if on_end is not None:
             on_end(folder)
     return result

@@ -1,7 +1,7 @@
 """The gated field: what one block computes in one step, between a linear stem and a linear head.
 
 A map has the channels a, b and u_1 .. u_16, each N(0, 1), with corr(a, b) = RHO s for a sign s of each sample. At every
-position the target is the sign of s u_c: whoever knows s is right. ``docs/mathematics.md`` derives the bounds.
+position the target is the sign of s u_c, which is known once s is. ``docs/mathematics.md`` derives the bounds.
 """
 
 import json
@@ -18,31 +18,30 @@ from torch import Generator, Tensor, nn
 
 from ..bench.complexity import settled_on
 from ..blocks import CGNL, NonLocal, SimpleResidual
-from ..engine.atomic_io import make_folder, write_text
+from ..engine.atomic_io import make_folder, write_csv, write_text
 from ..engine.folder import environment
 from ..extras import need
-from .gated_field_report import Result, markdown, read_results, write_results
+from .gated_field_report import TITLES, markdown, read_rows
 from .statistics import estimate
 
 RHO = 0.12
 SIDE = 24
 OUTPUTS = 16
 CONTRAST = 0.5
-"""Deviation of the logarithm of what a sample is multiplied by, in the rows with contrast."""
+"""Standard deviation of the log factor of a sample, in the rows with contrast."""
 WIDTH = 64
 BATCH = 24
-"""One more, and the N x N matrices of NL are beyond 32 MiB, where a CPU takes twice as long."""
+"""The largest for which the N x N matrices of NL stay within 32 MiB; beyond, a CPU takes twice as long."""
 RATES = (3e-3, 1e-2, 3e-2)
-"""Of Adam, with a cosine schedule to 0; each network has the one that is best on other draws than its own."""
+"""Learning rates of Adam with a cosine schedule; each network has the one that is best on separate samples."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a network is trained, and on how many samples it is tested."""
+    """Training steps, and samples to choose a rate by and to test on."""
 
     steps: int = 250
     choosing: int = 400
-    """Samples by which a rate is chosen."""
     test: int = 2000
 
 
@@ -57,19 +56,19 @@ def draw(samples: int, generator: Generator, contrast: float = 0.0, side: int = 
 
 
 def best_of_positions(positions: int) -> float:
-    """The most, in per cent, that anybody gets who sees this many positions: P(F < (1 + RHO) / (1 - RHO))."""
+    """Bound in per cent of anything that sees this many positions: P(F < (1 + RHO) / (1 - RHO))."""
     ratio = (1 + RHO) / (1 - RHO)
     return 100 * float(need("scipy.stats", "reproduce").f(positions, positions).cdf(ratio))
 
 
 def best_of_lines() -> float:
-    """The most of a linear read-out of one position: that of u_c + (a - b) / sqrt(2 sqrt(1 - RHO^2))."""
+    """Bound of a linear read-out of one position: that of u_c + (a - b) / sqrt(2 sqrt(1 - RHO^2))."""
     ratio = ((1 + RHO) / (1 - RHO)) ** 0.25
     return 50 + 100 * (math.atan(ratio) - math.atan(1 / ratio)) / (2 * math.pi)
 
 
 def best_of_rank(rank: int) -> float:
-    """The most of (A + s B) x with B of this rank, where A is any matrix."""
+    """Bound of (A + s B) x with B of this rank and any matrix A."""
     return 75 + 50 * math.asin(math.sqrt(rank / OUTPUTS)) / math.pi
 
 
@@ -102,7 +101,7 @@ class GlobalContext(nn.Module):
 
 @dataclass(frozen=True)
 class Arm:
-    """A block, the most that it can get where that is known, and whether samples differ in contrast."""
+    """A block, its bound if known, and how much samples differ in contrast."""
 
     name: str
     make: Callable[[int], nn.Module]
@@ -121,7 +120,7 @@ def _cgnl(name: str, contrast: float = 0.0, **options: object) -> list[Arm]:
 
 
 def _undirected(channels: int) -> CGNL:
-    """A block of which phi and g stay as they were drawn."""
+    """A block whose phi and g are not trained."""
     block = CGNL(channels, norm="group")
     for projection in (block.phi, block.g):
         projection.requires_grad_(False)
@@ -148,7 +147,7 @@ def network(arm: Arm) -> nn.Module:
 
 
 def train(arm: Arm, rate: float, seed: int, steps: int, side: int = SIDE) -> nn.Module:
-    """A network trained on samples that are all new; the seed is of its weights and of the samples."""
+    """Train a network on fresh samples; the seed is for weights and samples."""
     generator = Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -166,7 +165,7 @@ def train(arm: Arm, rate: float, seed: int, steps: int, side: int = SIDE) -> nn.
 
 @torch.no_grad()
 def accuracy(net: nn.Module, arm: Arm, samples: int, seed: int, side: int = SIDE) -> float:
-    """Per cent of the targets of some samples, the same for every network, that have the sign of the output."""
+    """Per cent of the targets that have the sign of the output."""
     generator, right = Generator().manual_seed(seed), 0.0
     for start in range(0, samples, BATCH):
         x, target = draw(min(BATCH, samples - start), generator, arm.contrast, side)
@@ -175,34 +174,23 @@ def accuracy(net: nn.Module, arm: Arm, samples: int, seed: int, side: int = SIDE
 
 
 _FIRST, _TEST, _CHOICE = 100, 3 * 10**6, 2 * 10**6
-"""Seeds of the networks, from the first on, of the samples to test on, and of those by which a rate is chosen.
-
-Others served the trials by which width, schedule and rates were found.
-"""
+"""Seeds of the first network, of the test samples, and for choosing a rate. Trials that fixed the task had others."""
 
 
-def measure(arm: Arm, seeds: int, effort: Effort, side: int = SIDE) -> Result:
-    """The accuracy of a network with the rate that is best on other draws, over seeds."""
+def measure(arm: Arm, seeds: int, effort: Effort, side: int = SIDE) -> list[str]:
+    """Train a network with its best rate over seeds; return its row of the table."""
     start, found = time.perf_counter(), dict[float, float]()
     for rate in RATES:
         net = train(arm, rate, _CHOICE, effort.steps, side)
         found[rate] = accuracy(net, arm, effort.choosing, _CHOICE + 1, side)
-    rate = max(found, key=lambda r: found[r])
-    by_seed = [
-        accuracy(train(arm, rate, seed, effort.steps, side), arm, effort.test, _TEST, side)
-        for seed in range(_FIRST, _FIRST + seeds)
-    ]
-    e = estimate(by_seed)
-    return Result(
-        network=arm.name,
-        contrast=arm.contrast,
-        accuracy=e.mean,
-        deviation=e.deviation,
-        bound=arm.bound() if arm.bound else None,
-        by_seed=tuple(by_seed),
-        rate=rate,
-        seconds=(time.perf_counter() - start) / (len(RATES) + seeds),
-    )
+    best = max(found, key=lambda rate: found[rate])
+    nets = (train(arm, best, seed, effort.steps, side) for seed in range(_FIRST, _FIRST + seeds))
+    by_seed = [accuracy(net, arm, effort.test, _TEST, side) for net in nets]
+    seconds = (time.perf_counter() - start) / (len(RATES) + seeds)
+    e, bound = estimate(by_seed), arm.bound() if arm.bound else None
+    numbers = ["-" if v is None else f"{v:.2f}" for v in (e.mean, e.deviation, bound)]
+    each = " ".join(f"{value:.2f}" for value in by_seed)
+    return [arm.name, f"{arm.contrast:g}" if arm.contrast else "-", *numbers, each, f"{best:g}", f"{seconds:.1f}"]
 
 
 def gated_field(
@@ -212,35 +200,35 @@ def gated_field(
     arms: Sequence[Arm] = ARMS,
     effort: Effort | None = None,
     side: int = SIDE,
-    say: Callable[[str], None] = print,
 ) -> list[Path]:
-    """Train every network on the processor, about ten minutes; write the table, and what it was measured with.
+    """Train every network on the CPU, about ten minutes; write the table and its environment.
 
     Args:
-        folder: for gated_field.csv, gated_field.md and environment.json.
-        seeds: of each network.
-        arms: the networks, all of the table unless given.
-        effort: of training and testing, that of the table unless given.
-        side: of the maps.
-        say: what happens, line by line.
+        folder: where gated_field.csv, gated_field.md and environment.json go.
+        seeds: number of seeds for each network.
+        arms: the networks.
+        effort: training steps and test samples; those of the table unless given.
+        side: side of the maps.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder")
     make_folder(folder)
     about = {"command": f"cgnl reproduce gated-field --seeds {seeds}", **environment(), "threads": 1}
-    start, results, table = time.perf_counter(), list[Result](), folder / "gated_field.csv"
+    start, rows, table = time.perf_counter(), list[list[str]](), folder / "gated_field.csv"
     with settled_on(torch.device("cpu")):
         for arm in arms:
-            results.append(measure(arm, seeds, effort or Effort(), side))
-            say(results[-1].line)
-            write_results(results, table)
+            rows.append(measure(arm, seeds, effort or Effort(), side))
+            write_csv(table, TITLES, rows)
+            name, contrast, mean, _, _, each, *_ = rows[-1]
+            title = name if contrast == "-" else f"{name}, contrast {contrast}"
+            print(f"{title:48} {mean:>6} % ({each.replace(' ', ', ')})", flush=True)
     about["seconds"] = round(time.perf_counter() - start)
     write_text(folder / "environment.json", json.dumps(about, indent=2) + "\n")
     return [table, *from_csv(table), folder / "environment.json"]
 
 
 def from_csv(table: Path) -> list[Path]:
-    """The page about results that were measured before, beside them."""
+    """Write the page about results measured before."""
     page = table.with_suffix(".md")
-    write_text(page, markdown(read_results(table)))
+    write_text(page, markdown(read_rows(table)))
     return [page]

@@ -1,11 +1,9 @@
-"""The gated field's table, as CSV and as a page."""
+"""The page about the gated field."""
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine.atomic_io import write_csv
 from .markdown import grid
 
 TITLES = ("block", "contrast", "accuracy, %", "deviation", "at most, %", "by seed", "rate", "seconds a run")
@@ -25,69 +23,30 @@ leaves the sign of s, which would be enough, and next to no gradient for phi and
 they were drawn."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a network reached."""
-
-    network: str
-    contrast: float
-    accuracy: float
-    """Per cent, the mean of the seeds."""
-    deviation: float | None
-    """Of one seed."""
-    bound: float | None
-    """The most that can be reached, per cent, where that is known."""
-    by_seed: tuple[float, ...]
-    rate: float
-    seconds: float
-    """Of a training with its test."""
-
-    @property
-    def cells(self) -> list[str]:
-        """As they stand in the table."""
-        deviation, bound = ("-" if v is None else f"{v:.2f}" for v in (self.deviation, self.bound))
-        each = " ".join(f"{value:.2f}" for value in self.by_seed)
-        numbers = [f"{self.accuracy:.2f}", deviation, bound, each, f"{self.rate:g}", f"{self.seconds:.1f}"]
-        return [self.network, f"{self.contrast:g}" if self.contrast else "-", *numbers]
-
-    @property
-    def line(self) -> str:
-        """What came out, in a line."""
-        contrast = f", contrast {self.contrast:g}" if self.contrast else ""
-        return f"{self.network + contrast:48} {self.accuracy:6.2f} % ({', '.join(f'{v:.2f}' for v in self.by_seed)})"
-
-
-def write_results(results: Sequence[Result], path: Path) -> None:
-    write_csv(path, TITLES, [result.cells for result in results])
-
-
-def read_results(path: Path) -> list[Result]:
+def read_rows(path: Path) -> list[list[str]]:
+    """Read the rows of a measured table."""
     with path.open(newline="") as file:
         titles, *rows = csv.reader(file)
-    if tuple(titles) != TITLES or not rows:
+    if tuple(titles) != TITLES or not rows or any(len(row) != len(TITLES) for row in rows):
         raise ValueError(f"{path} is no table of the gated field")
-    results = []
-    for name, contrast, accuracy, deviation, bound, each, rate, seconds in rows:
-        size, spread, most = (None if v == "-" else float(v) for v in (contrast, deviation, bound))
-        by_seed = tuple(map(float, each.split()))
-        results.append(Result(name, size or 0.0, float(accuracy), spread, most, by_seed, float(rate), float(seconds)))
-    return results
+    return rows
 
 
-def markdown(results: Sequence[Result]) -> str:
-    table = grid(TITLES, [result.cells for result in results])
-    return "\n\n".join(["# The gated field", TASK, table, *filter(None, [conclusion(results)]), CAVEAT, NOTES]) + "\n"
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Task, table, conclusion and caveats."""
+    parts = ["# The gated field", TASK, grid(TITLES, rows), conclude(rows), CAVEAT, NOTES]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def conclusion(results: Sequence[Result]) -> str:
-    """The blocks of the table in a sentence, where it has both kinds."""
-    alike = [r for r in results if not r.contrast]
-    ours = [r.accuracy for r in alike if r.network.startswith("CGNL") and "norm" not in r.network]
-    others = {r.accuracy: r.network for r in alike if not r.network.startswith("CGNL")}
-    if not ours or not others:
+def conclude(rows: Sequence[Sequence[str]]) -> str:
+    """Compare CGNL with the other blocks; empty if the table lacks either."""
+    accuracies = {row[0]: float(row[2]) for row in rows if row[1] == "-"}  # without contrast
+    cgnl = [value for name, value in accuracies.items() if name.startswith("CGNL") and "norm" not in name]
+    others = {name: value for name, value in accuracies.items() if not name.startswith("CGNL")}
+    if not cgnl or not others:
         return ""
-    best = max(others)
+    best = max(others, key=lambda name: others[name])
     return (
-        f"One CGNL block with batch norm is right at {min(ours):.1f} to {max(ours):.1f} % of the targets; of the other "
-        f"blocks the best, {others[best]}, at {best:.1f} %, where guessing is 50 %."
+        f"One CGNL block with batch norm is right at {min(cgnl):.1f} to {max(cgnl):.1f} % of the targets; of the other "
+        f"blocks the best, {best}, at {others[best]:.1f} %, where guessing is 50 %."
     )

@@ -1,4 +1,4 @@
-"""A run of a row with a seed: what it is told, and what its folder says once it has ended."""
+"""A run of a row with one seed: its settings, and what its folder holds when it has finished."""
 
 import csv
 import hashlib
@@ -14,19 +14,19 @@ from ..engine.folder import check_same
 from ..engine.predictions import Prediction, read_predictions
 from .tables import METRICS
 
-RIGHT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"
+CORRECT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is to be run."""
+    """A run to make."""
 
     row: str
-    """The row's name."""
+    """Name of the row."""
     label: str
     config: Config
     diagnosed: bool = False
-    """Whether its attention is diagnosed: what happens with something else in its place."""
+    """Whether to diagnose its attention."""
 
     @property
     def folder(self) -> Path:
@@ -34,11 +34,15 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        files = ["results.json", *([] if self.config.data.dataset == "coco" else [RIGHT])]
-        return all((self.folder / name).exists() for name in [*files, *([DIAGNOSIS] if self.diagnosed else [])])
+        files = ["results.json"]
+        if self.config.data.dataset != "coco":
+            files.append(CORRECT)
+        if self.diagnosed:
+            files.append(DIAGNOSIS)
+        return all((self.folder / name).exists() for name in files)
 
     def check(self) -> None:
-        """Refuse a run that was begun with other settings than these; how fast it was is no matter."""
+        """Refuse to resume with other settings, except those that only change the speed."""
         if (self.folder / "config.yaml").exists():
             before = read_recipe(self.folder / "config.yaml")
             fast = {name: before.get(name, getattr(self.config, name)) for name in ("compile", "precision")}
@@ -50,18 +54,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a run."""
+    """Results of a finished run."""
 
     seed: int
     split: int
     numbers: dict[str, float]
-    """By the names of ``METRICS``, in per cent."""
+    """Metric -> per cent."""
     seconds: float
     config: Config
-    right: str = ""
-    """1 for each test sample that was named correctly, else 0; nothing where objects are found."""
+    correct: str = ""
+    """1 for each correctly classified test sample, else 0; empty for detectors."""
     samples: str = ""
-    """Which samples these are."""
+    """Digest of the test samples."""
     diagnosis: tuple[dict[str, str], ...] = ()
 
 
@@ -69,43 +73,43 @@ def run_name(row: str, seed: int, split: int | None = None) -> str:
     return f"{row}{f'_split{split}' if split else ''}_seed{seed}"
 
 
-def outcomes(folder: Path, row: str) -> Iterator[Outcome]:
-    """The runs of a row that have ended, by seed and split."""
-    found = [read_outcome(path.parent, seed) for seed, path in files(folder, row, "results.json")]
-    yield from sorted(found, key=lambda o: (o.seed, o.split))
+def read_outcomes(folder: Path, row: str) -> list[Outcome]:
+    """Finished runs of a row, by seed and split."""
+    found = [read_outcome(path.parent, seed) for seed, path in find_files(folder, row, "results.json")]
+    return sorted(found, key=lambda o: (o.seed, o.split))
 
 
-def files(folder: Path, row: str, name: str) -> Iterator[tuple[int, Path]]:
-    """The files of a name in the folders of a row's runs, with their seeds."""
+def find_files(folder: Path, row: str, name: str) -> Iterator[tuple[int, Path]]:
+    """Files of this name in the run folders of a row, with their seeds."""
     for path in sorted(folder.glob(f"{row}_*seed*/{name}")):
         if found := re.fullmatch(rf"{re.escape(row)}(?:_split\d+)?_seed(\d+)", path.parent.name):
             yield int(found[1]), path
 
 
 def read_outcome(folder: Path, seed: int) -> Outcome:
-    """What the folder of a run that has ended says."""
+    """Read the folder of a finished run."""
     try:
         results = json.loads((folder / "results.json").read_text())
         config = build(read_recipe(folder / "config.yaml"))
         numbers = {name: 100 * results[f"test_{name}"] for name in METRICS if f"test_{name}" in results}
-        samples, right = (folder / RIGHT).read_text().split() if (folder / RIGHT).exists() else ("", "")
-        if right:  # older results.json broke ties of half precision in another way than the predictions
-            numbers["top1"] = 100 * right.count("1") / len(right)
+        samples, correct = (folder / CORRECT).read_text().split() if (folder / CORRECT).exists() else ("", "")
+        if correct:  # older results.json broke ties of half precision differently
+            numbers["top1"] = 100 * correct.count("1") / len(correct)
         lines = (folder / DIAGNOSIS).read_text().splitlines() if (folder / DIAGNOSIS).exists() else []
         diagnosis = tuple(csv.DictReader(lines))
-        return Outcome(seed, config.data.split, numbers, results["seconds"], config, right, samples, diagnosis)
+        return Outcome(seed, config.data.split, numbers, results["seconds"], config, correct, samples, diagnosis)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged ({error}): remove it, and it will be run again") from None
 
 
-def save_right(folder: Path) -> None:
-    """Which test samples were named correctly, in a line that can be kept where all predictions would be too much."""
+def save_correct(folder: Path) -> None:
+    """Write which test samples were classified correctly: small enough to keep when predictions are not."""
     if predictions := read_predictions(folder):
-        right = "".join("01"[prediction.right] for prediction in predictions)
-        write_text(folder / RIGHT, f"{digest(predictions)}\n{right}\n")
+        correct = "".join("01"[prediction.right] for prediction in predictions)
+        write_text(folder / CORRECT, f"{digest(predictions)}\n{correct}\n")
 
 
 def digest(predictions: Sequence[Prediction]) -> str:
-    """Which samples these are, wherever their files are."""
+    """Identify test samples, wherever their files are."""
     names = "\n".join(f"{'/'.join(Path(a.name).parts[-2:])} {a.label}" for a in predictions)
     return hashlib.blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()

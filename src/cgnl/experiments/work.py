@@ -1,4 +1,4 @@
-"""Runs are made one after the other, or by several workers; none is made twice, and any may be stopped."""
+"""Make runs one after another or by several workers; none is made twice, and any can be stopped and resumed."""
 
 import gc
 import multiprocessing
@@ -21,61 +21,64 @@ from ..engine.train import train
 from ..explain.diagnose import run as diagnose
 from ..explain.diagnose import write_rows
 from ..spelling import first_line
-from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_right
+from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_correct
+
+STOPPED = 130
+"""Exit status of an interrupted worker, as in a shell."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """Makes the runs that nobody else makes, until they or the time run out."""
+    """Makes all runs that no other worker is making, until the deadline."""
 
     runs: Sequence[Run]
     deadline: float | None = None
     """Seconds since the epoch."""
     gpu: str | None = None
-    """The one it sees, where there are several workers."""
+    """The only visible GPU, if there are several workers."""
     keep: bool = False
-    """Whether checkpoints outlive their runs."""
+    """Whether to keep the checkpoints of finished runs."""
 
     def __call__(self) -> bool:
-        """Whether it came to the end, and was not stopped before."""
+        """Return whether it reached the end without being stopped."""
         if self.gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
-        if any(run.config.compile for run in self.runs):  # a row's networks share what was compiled; rows are many
+        if any(run.config.compile for run in self.runs):  # one compilation for each row
             torch._dynamo.config.recompile_limit = 64
         held: dict[str, CachedSource] = {}
         try:
-            with interrupted_at(self.deadline):
+            with interrupt_at(self.deadline):
                 for number, run in enumerate(self.runs, 1):
                     if self.deadline is not None and time.time() >= self.deadline:
                         return False
-                    with alone(run.folder) as first:
-                        if first and not run.finished:
+                    with try_lock(run.folder) as locked:
+                        if locked and not run.finished:
                             title = f"{number} of {len(self.runs)}: {run.label}, seed {run.config.seed}"
-                            self._make(run, title, held)
-        except (KeyboardInterrupt, SystemExit):  # it has saved itself
+                            print(f"{title}: {self._attempt(run, held)}", flush=True)
+        except (KeyboardInterrupt, SystemExit):  # the run has saved itself
             return False
         return True
 
-    def _make(self, run: Run, title: str, held: dict[str, CachedSource]) -> None:
-        (run.folder / FAILED).unlink(missing_ok=True)
+    def _attempt(self, run: Run, held: dict[str, CachedSource]) -> str:
+        """Make a run and say how it went."""
+        failed = run.folder / FAILED
+        failed.unlink(missing_ok=True)
         try:
-            make(run, self.keep, held)
+            make_run(run, self.keep, held)
         except (ValueError, OSError, RuntimeError) as error:
             run.folder.mkdir(parents=True, exist_ok=True)
-            reason = first_line(error)
-            (run.folder / FAILED).write_text(f"{reason}\n")
-            print(f"{title}: {reason}", flush=True)
-            return
+            failed.write_text(f"{first_line(error)}\n")
+            return first_line(error)
         outcome = read_outcome(run.folder, run.config.seed)
         name, value = next(iter(outcome.numbers.items()))
-        print(f"{title}: {name} {value:.2f}, {in_minutes(outcome.seconds)}", flush=True)
+        return f"{name} {value:.2f}, {format_duration(outcome.seconds)}"
 
 
-def make(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
-    """Train a network, or go on where it stopped, and write down what a table needs."""
+def make_run(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
+    """Train a network, or resume, and save what a table needs."""
     train(run.config, resume=True, silent=True, held=held)
     gc.collect()
-    save_right(run.folder)
+    save_correct(run.folder)
     if run.diagnosed:
         test = prepare(run.folder / "last.ckpt", {"devices": 1, "data.cache": run.config.data.cache}, held)
         write_rows(diagnose(test).outcomes, run.folder / DIAGNOSIS)
@@ -84,8 +87,8 @@ def make(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[bool]:
-    """Whether nobody else works in a folder; a lock of the system's, which ends with the process that has it."""
+def try_lock(folder: Path) -> Iterator[bool]:
+    """Whether the lock of a run folder was free; the system releases it when its process ends."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
@@ -100,14 +103,14 @@ def alone(folder: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def interrupted_at(deadline: float | None) -> Iterator[None]:
-    """Ctrl-C by the clock: the run that is under way saves itself and stops."""
+def interrupt_at(deadline: float | None) -> Iterator[None]:
+    """Press Ctrl-C at the deadline: the current run saves itself and stops."""
     if deadline is None:
         yield
         return
     timer = threading.Timer(max(0.0, deadline - time.time()), os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
-    with answering_interrupts():
+    with interruptible():
         timer.start()
         try:
             yield
@@ -116,8 +119,8 @@ def interrupted_at(deadline: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def answering_interrupts() -> Iterator[None]:
-    """Let Ctrl-C stop this process, also where a shell has told it not to, as in the background of a script."""
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C stop this process even if a shell disabled it, as in the background of a script."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -128,51 +131,45 @@ def answering_interrupts() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def workers(runs: Sequence[Run], budget: float | None, jobs: int, keep: bool) -> list[Worker]:
-    """``jobs`` for each GPU, or as many where there is none."""
+def make_workers(runs: Sequence[Run], budget: float | None, jobs: int, keep: bool) -> list[Worker]:
+    """``jobs`` workers for each GPU, or ``jobs`` in all without one."""
     deadline = None if budget is None else time.time() + 60 * budget
     gpus: list[str | None] = [str(i) for i in range(torch.cuda.device_count())]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         gpus = list(visible.split(","))
     places = (gpus or [None]) * jobs
-    if len(places) == 1:
-        return [Worker(runs, deadline, keep=keep)]
-    return [Worker(runs, deadline, gpu, keep) for gpu in places]
+    return [Worker(runs, deadline, gpu if len(places) > 1 else None, keep) for gpu in places]
 
 
-def work(team: Sequence[Worker]) -> bool:
-    """Let the workers work, side by side where there are several; whether all came to their end."""
-    if len(team) == 1:
-        return team[0]()
+def work(workers: Sequence[Worker]) -> bool:
+    """Run the workers, in parallel if there are several; return whether all reached their end."""
+    if len(workers) == 1:
+        return workers[0]()
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_work, args=(worker,)) for worker in team]
+    processes = [context.Process(target=_work, args=(worker,)) for worker in workers]
     for process in processes:
         process.start()
     for process in processes:
         while process.is_alive():
-            with suppress(KeyboardInterrupt):  # they are told too, and save themselves
+            with suppress(KeyboardInterrupt):  # the workers get it too, and save their runs
                 process.join()
     return all(process.exitcode == 0 for process in processes)
 
 
 def _work(worker: Worker) -> None:
-    with answering_interrupts():
+    with interruptible():
         threading.Thread(target=_end_with_parent, daemon=True).start()
         sys.exit(0 if worker() else STOPPED)
 
 
 def _end_with_parent() -> None:
-    """Ctrl-C when the command is no more, or its workers would go on unseen."""
+    """Interrupt this worker when the command has died, so that it does not continue unseen."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGINT)
 
 
-STOPPED = 130
-"""The exit status of a worker that was stopped, as a shell's."""
-
-
-def in_minutes(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min" if seconds >= 90 else f"{round(seconds)} s"

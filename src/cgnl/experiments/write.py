@@ -1,24 +1,23 @@
-"""A filled table as Markdown, CSV and a picture, and within documents."""
+"""Write a summary as Markdown, CSV and a figure, and fill tables into documents."""
 
 import csv
 import io
-import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..engine.atomic_io import whole_file, write_text
-from ..engine.config import SYNTHETIC
+from ..engine.config import SYNTHETIC, Config
 from ..engine.datasets import dataset_name
 from ..engine.messages import NAMES
 from ..extras import need
 from ..spelling import counted
 from .markdown import grid
-from .scales import words
-from .statistics import Estimate
+from .scales import describe
+from .statistics import Discordance, Estimate
 from .summary import Line, Pair, Replacement, Summary, summarize
-from .tables import TABLES, gain
+from .tables import TABLES, reported_gain
 from .verdict import find, holm, verdict
 
 NOTES = (
@@ -28,225 +27,192 @@ NOTES = (
     "whether other test samples would. No p is corrected for how many there are. A network that is asked about its "
     "attention is tested anew, without fused kernels: in half precision a few samples may then fall on the other side."
 )
+GREY, BLUE, RED = "#8c8c8c", "#2b6cb0", "#c44e52"
 
 
 def write(summary: Summary, folder: Path) -> list[Path]:
-    """NAME.md, NAME.csv, NAME_pairs.csv and, if anything was measured, NAME.png."""
+    """Write NAME.md, NAME.csv, NAME_pairs.csv and, if there are results, NAME.png."""
     name = summary.name
-    pages = {f"{name}.md": page(summary), f"{name}.csv": rows_csv(summary), f"{name}_pairs.csv": pairs_csv(summary)}
-    for file_name, text in pages.items():
+    files = {f"{name}.md": page(summary), f"{name}.csv": rows_csv(summary), f"{name}_pairs.csv": pairs_csv(summary)}
+    for file_name, text in files.items():
         write_text(folder / file_name, text)
-    paths = [folder / file_name for file_name in pages]
+    paths = [folder / file_name for file_name in files]
     if any(line.seeds for line in summary.lines):
-        figure = draw(summary)
-        with whole_file(folder / f"{name}.png") as file:
-            figure.savefig(file, dpi=160, format="png")
         paths.append(folder / f"{name}.png")
+        with whole_file(paths[-1]) as file:
+            draw(summary).savefig(file, dpi=160, format="png")
     return paths
 
 
 def page(summary: Summary) -> str:
-    """What came out, and how to read it."""
+    """The table with its title and notes."""
     return f"# {summary.table.title}\n\n{markdown(summary)}\n{NOTES}\n"
 
 
 def markdown(summary: Summary, brief: bool = False) -> str:
-    """What came out; in brief, without the pairs, and without whether attention matters."""
-    table = summary.table
-    ours = "Not a table of the paper. " if table.ours else ""
-    protocols = {words(line.config): line for line in summary.lines if line.config}
-    parts = [f"{ours}{table.note}".strip(), *(f"{protocol}." for protocol in protocols), rows_markdown(summary)]
-    if any(_is_drawn_instead(line) for line in summary.lines):
+    """Protocol, rows and findings; pairs and diagnoses too unless ``brief``."""
+    table, lines = summary.table, summary.lines
+    protocols = dict.fromkeys(f"{describe(line.config)}." for line in lines if line.config)
+    note = f"{'Not a table of the paper. ' if table.ours else ''}{table.note}".strip()
+    parts = [note, *protocols, rows_markdown(summary)]
+    if any(_is_synthetic(line.config) and not _is_synthetic(line.row.config()) for line in lines):
         parts.append("These are drawn pictures and smaller networks: only the way of the experiment is the paper's.")
-    if missing := [line for line in summary.lines if line.reason]:
-        parts.append("\n".join(f"* {line.row.label}: {_not_run(line)}" for line in missing))
-    said = findings(summary) if table.primary else sentences(summary)
-    parts.append("\n".join(f"* {sentence}" for sentence in said))
+    parts.append(_bullets(_missing(line) for line in lines if line.reason))
+    parts.append(_bullets(findings(summary) if table.primary else sentences(summary)))
     if not brief:
         parts += [pairs_markdown(summary.pairs), replacements_markdown(summary.replacements)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _is_drawn_instead(line: Line) -> bool:
-    """Whether the samples are drawn, and those of the table are not."""
-    own, seen = (c and dataset_name(c.data) in SYNTHETIC for c in (line.row.config(), line.config))
-    return bool(seen and not own)
+def _is_synthetic(config: Config | None) -> bool:
+    return config is not None and dataset_name(config.data) in SYNTHETIC
 
 
-def _not_run(line: Line) -> str:
-    return f"not run: {line.reason}" if not line.seeds else f"a run failed: {line.reason}"
+def _missing(line: Line) -> str:
+    return f"{line.row.label}: {'a run failed' if line.seeds else 'not run'}: {line.reason}"
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"* {sentence}" for sentence in sentences)
 
 
 def rows_markdown(summary: Summary) -> str:
-    """A row for each row: the paper's numbers, and ours."""
-    metrics = [name for name in NAMES if any(_says(name, line) for line in summary.lines)]
-    told = [name for name in metrics if any(name in line.row.reported for line in summary.lines)]
-    head = ["", *(f"{NAMES[name]}, paper" for name in told), *(f"{NAMES[name]}, measured" for name in metrics), "seeds"]
+    """The paper's numbers and ours, row by row."""
+    lines = summary.lines
+    reported = [name for name in NAMES if any(name in line.row.reported for line in lines)]
+    metrics = [name for name in NAMES if name in reported or any(_is_informative(line, name) for line in lines)]
+    head = ["", *(f"{NAMES[n]}, paper" for n in reported), *(f"{NAMES[n]}, measured" for n in metrics), "seeds"]
     rows = []
-    for line in summary.lines:
-        paper = [_number(line.row.reported.get(name)) for name in told]
-        measured = [_estimate(line.numbers.get(name)) for name in metrics]
+    for line in lines:
+        paper = (f"{line.row.reported[n]:.2f}" if n in line.row.reported else "-" for n in reported)
+        measured = (_mean(line.numbers[n]) if n in line.numbers else "-" for n in metrics)
         rows.append([line.row.label, *paper, *measured, str(len(line.seeds))])
     return grid(head, rows)
 
 
-def _says(metric: str, line: Line) -> bool:
-    """Whether there is something to say about a row: the fifth best of five classes is always right."""
-    measured = line.numbers.get(metric)
-    return metric in line.row.reported or (measured is not None and measured.mean < 100)
+def _is_informative(line: Line, metric: str) -> bool:
+    """The top-5 of five classes is always right."""
+    return metric in line.numbers and line.numbers[metric].mean < 100
 
 
 def pairs_markdown(pairs: Sequence[Pair]) -> str:
-    """A row for each pair."""
-    rows = [
-        [
-            f"{pair.after.label} against {pair.before.label}",
-            "-" if pair.paper is None else f"{pair.paper:+.2f}",
-            f"{pair.difference.mean:+.2f}{_interval(pair.difference, sign='+')}",
-            _p(pair.difference.p),
-            *((f"+{pair.sides.won:,} / -{pair.sides.lost:,}", _p(pair.sides.p)) if pair.sides else ("-", "-")),
-            str(pair.difference.count),
-        ]
-        for pair in pairs
-    ]
+    """Differences with their tests, pair by pair."""
+    rows = []
+    for pair in pairs:
+        paper = "-" if pair.paper is None else f"{pair.paper:+.2f}"
+        samples = [_flips(pair.samples), _p(pair.samples.p)] if pair.samples else ["-", "-"]
+        d = pair.difference
+        rows.append([pair.label, paper, _change(d), _p(d.p), *samples, str(d.count)])
     return grid(["pair", "paper", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
 
 
 def replacements_markdown(replacements: Sequence[Replacement]) -> str:
-    """Whether the attention matters, for each row that was diagnosed."""
-    rows = [
-        [
-            entry.row.label,
-            f"{entry.attention}{_adding(entry)}",
-            f"{entry.top1.mean:.2f}",
-            f"{entry.change.mean:+.2f}{_interval(entry.change, sign='+')}" if entry.lost or entry.won else "",
-            f"+{entry.won:,} / -{entry.lost:,}" if entry.lost or entry.won else "",
-            str(entry.top1.count),
-        ]
-        for entry in replacements
-    ]
+    """Accuracy with the attention replaced, for each diagnosed row."""
+    rows = []
+    for entry in replacements:
+        numbers, attention = entry.numbers, entry.attention
+        if "added" in numbers:
+            attention += f", adding {numbers['added'].mean:.3g} % to its input"
+        if "added_median" in numbers:
+            attention += f" ({numbers['added_median'].mean:.3g} % to that of the median sample)"
+        change = [_change(numbers["change"]), _flips(entry)] if entry.lost or entry.won else ["", ""]
+        top1 = numbers["top1"]
+        rows.append([entry.row.label, attention, f"{top1.mean:.2f}", *change, str(top1.count)])
     return grid(["", "attention", "top-1", "change", "samples won / lost", "seeds"], rows) if rows else ""
 
 
-def _adding(entry: Replacement) -> str:
-    """What a block adds, where that was measured."""
-    if entry.added is None:
-        return ""
-    median = f" ({entry.added_median.mean:.3g} % to that of the median sample)" if entry.added_median else ""
-    return f", adding {entry.added.mean:.3g} % to its input{median}"
-
-
 def sentences(summary: Summary) -> list[str]:
-    """What each row gains over the first of its network."""
-    said, first = [], {line.group: line.row for line in reversed(summary.lines)}
+    """What each row gains over the first one with its network."""
+    lines = []
     for pair in summary.pairs:
-        if pair.before in first.values():
-            d = pair.difference
-            verb = "above" if d.mean >= 0 else "below"
-            how = (
-                ""
-                if d.half_width is None
-                else f" (95 % interval {d.mean - d.half_width:+.2f} to {d.mean + d.half_width:+.2f}, p = {_p(d.p)})"
-            )
-            seeds = counted(d.count, "seed")
-            said.append(f"{pair.after.label}: {abs(d.mean):.2f} points {verb} {pair.before.label}{how}, {seeds}.")
-    return said
+        if pair.before not in summary.first.values():
+            continue
+        d = pair.difference
+        side = "above" if d.mean >= 0 else "below"
+        known = "" if d.half_width is None else f" (95 % interval {d.low:+.2f} to {d.high:+.2f}, p = {_p(d.p)})"
+        gain = f"{abs(d.mean):.2f} points {side} {pair.before.label}"
+        lines.append(f"{pair.after.label}: {gain}{known}, {counted(d.count, 'seed')}.")
+    return lines
 
 
 def findings(summary: Summary) -> list[str]:
-    """What the comparisons that a table was made for come to, and the others against the same row."""
-    pairs = {(pair.before.name, pair.after.name): pair for pair in summary.pairs}
-    wanted = {(c.before, c.after): c for c in summary.table.primary}
-    said = []
-    for names, comparison in wanted.items():
+    """Verdicts on the primary comparisons, then on others against the same rows."""
+    pairs = {pair.names: pair for pair in summary.pairs}
+    primary = {(c.before, c.after): c for c in summary.table.primary}
+    lines = []
+    for names, comparison in primary.items():
         pair = pairs.get(names)
-        found = find(pair.each, comparison.looks, pair.paper) if pair else None
+        found = find(pair.differences, comparison.looks, pair.paper) if pair else None
         if pair is None or found is None:
-            said.append(f"{names[1]} against {names[0]}: fewer than two seeds")
+            lines.append(f"{names[1]} against {names[0]}: fewer than two seeds")
             continue
         paper = "" if pair.paper is None else f"; the paper {pair.paper:+.2f}"
         until = "" if found.look else ", between looks"
         futile = ". The first look leaves no room for half a point" if found.futile else ""
-        said.append(
-            f"**{pair.after.label} against {pair.before.label}: {found.word}** ({pair.difference.mean:+.2f} points, "
-            f"{100 * found.level:g} % interval {found.low:+.2f} to {found.high:+.2f}, p = {_p(found.p)}{paper}; "
-            f"{counted(found.seeds, 'seed')}{until}{_by_sample(pair)}){futile}"
+        lines.append(
+            f"**{pair.label}: {found.word}** ({pair.difference.mean:+.2f} points, {100 * found.level:g} % interval "
+            f"{found.low:+.2f} to {found.high:+.2f}, p = {_p(pair.difference.p)}{paper}; "
+            f"{counted(pair.difference.count, 'seed')}{until}{_over_samples(pair)}){futile}"
         )
-    plain = {before for before, _ in wanted}
-    others = [p for n, p in pairs.items() if n[0] in plain and n not in wanted and p.difference.p is not None]
-    for pair, p in zip(others, holm([float(pair.difference.p or 0) for pair in others]), strict=True):
-        apart = p < 0.05 or verdict(pair.each, 0.05) == "equivalent"
-        word = verdict(pair.each, 0.05) if apart else "undecided"
-        low, high = (pair.difference.mean + sign * (pair.difference.half_width or 0) for sign in (-1, 1))
-        said.append(
-            f"{pair.after.label} against {pair.before.label}: {word} ({pair.difference.mean:+.2f} points, 95 % "
-            f"interval {low:+.2f} to {high:+.2f}, p = {_p(p)} after Holm{_by_sample(pair)})"
+    plain = {before for before, _ in primary}
+    others = [p for n, p in pairs.items() if n[0] in plain and n not in primary and p.difference.count > 1]
+    for pair, p in zip(others, holm([pair.difference.p or 0.0 for pair in others]), strict=True):
+        d, word = pair.difference, verdict(pair.differences, 0.05)
+        if p >= 0.05 and word != "equivalent":
+            word = "undecided"
+        lines.append(
+            f"{pair.label}: {word} ({d.mean:+.2f} points, 95 % interval {d.low:+.2f} to {d.high:+.2f}, "
+            f"p = {_p(p)} after Holm{_over_samples(pair)})"
         )
-    return said
+    return lines
 
 
-def _by_sample(pair: Pair) -> str:
-    """How well the difference is known where other test samples might have been taken."""
-    return "" if pair.over_samples is None else f"; ± {pair.over_samples[1]:.2f} over test samples"
+def _over_samples(pair: Pair) -> str:
+    return f"; ± {pair.samples.half_width:.2f} over test samples" if pair.samples else ""
 
 
 def rows_csv(summary: Summary) -> str:
-    """A line for each row and number."""
-    lines = []
+    """A line for each row and metric."""
+    head = ["row", "label", "number", "paper", "mean", "deviation", "half_interval", "seeds", "by_seed", "reason"]
+    rows = []
     for line in summary.lines:
-        for metric in dict.fromkeys([*line.row.reported, *line.numbers]):
+        row, reported = line.row, line.row.reported
+        for metric in dict.fromkeys([*reported, *line.numbers]):
             e = line.numbers.get(metric)
             measured = (e.mean, e.deviation, e.half_width, e.count) if e else (None, None, None, 0)
-            values = [seed.numbers.get(metric) for seed in line.seeds.values()]
-            each = " ".join(
-                f"{n}:{value:.4f}" for n, value in zip(line.seeds, values, strict=True) if value is not None
-            )
-            reported = line.row.reported.get(metric)
-            lines.append([line.row.name, line.row.label, metric, reported, *map(_round, measured), each, line.reason])
-    head = ["row", "label", "number", "paper", "mean", "deviation", "half_interval", "seeds", "by_seed", "reason"]
-    return _csv(head, lines)
+            by_seed = " ".join(f"{n}:{seed.numbers[metric]:.4f}" for n, seed in line.seeds.items())
+            rows.append([row.name, row.label, metric, reported.get(metric), *_round(*measured), by_seed, line.reason])
+    return _csv(head, rows)
 
 
 def pairs_csv(summary: Summary) -> str:
     """A line for each pair."""
-    lines = []
-    for pair in summary.pairs:
-        d, sides = pair.difference, pair.sides
-        changed = (sides.won, sides.lost, sides.p) if sides else (None, None, None)
-        lines.append(
-            [
-                pair.before.name,
-                pair.after.name,
-                *map(_round, (d.mean, d.deviation, d.half_width, d.count, d.p, *changed)),
-            ]
-        )
     head = ["before", "after", "difference", "deviation", "half_interval", "seeds", "p", "won", "lost", "p_samples"]
-    return _csv(head, lines)
+    rows = []
+    for pair in summary.pairs:
+        d, s = pair.difference, pair.samples
+        numbers = _round(d.mean, d.deviation, d.half_width, d.count, d.p, *((s.won, s.lost, s.p) if s else (None,) * 3))
+        rows.append([*pair.names, *numbers])
+    return _csv(head, rows)
 
 
 def draw(summary: Summary) -> Any:
-    """Each seed as a dot, the mean with its interval, and the paper's number; beside it what each row gains."""
-    figures = need("matplotlib.figure", "reproduce")
+    """Draw seeds, means with intervals and the paper's numbers; beside them the gains over the first row."""
     lines, metric = summary.lines[::-1], summary.metric  # the first on top
-    figure = figures.Figure(figsize=(9.6, 1.4 + 0.36 * len(lines)), layout="constrained")
+    figure = need("matplotlib.figure", "reproduce").Figure(figsize=(9.6, 1.4 + 0.36 * len(lines)), layout="constrained")
     numbers, gains = figure.subplots(1, 2, sharey=True)
-    first = {line.group: line for line in lines}  # the last that is met is the first
-    pairs = {(pair.before.name, pair.after.name): pair for pair in summary.pairs}
-    for place, line in enumerate(lines):
+    pairs = {pair.names: pair.difference for pair in summary.pairs}
+    for y, line in enumerate(lines):
         values = [seed.numbers[metric] for seed in line.seeds.values()]
-        _dots(numbers, place, values, line.numbers.get(metric), line.row.reported.get(metric))
-        base = first[line.group].row
-        if line.row is not base:
-            pair = pairs.get((base.name, line.row.name))
-            _dots(gains, place, (), pair and pair.difference, gain(base, line.row, metric))
-    styles: dict[str, dict[str, Any]] = {
-        "a seed": {"marker": "o", "color": "#8c8c8c", "markersize": 3},
-        "mean, 95 % interval": {"marker": "o", "color": "#2b6cb0"},
-    }
+        numbers.plot(values, [y] * len(values), "o", color=GREY, markersize=3, alpha=0.7, zorder=1)
+        _draw_mean(numbers, y, line.numbers.get(metric), line.row.reported.get(metric))
+        first = summary.first[line.network]
+        if line.row is not first:
+            _draw_mean(gains, y, pairs.get((first.name, line.row.name)), reported_gain(first, line.row, metric))
+    gains.plot([], [], "o", color=GREY, markersize=3, label="a seed")
+    gains.plot([], [], "o", color=BLUE, label="mean, 95 % interval")
     if any(metric in line.row.reported for line in lines):
-        styles["paper"] = {"marker": "D", "color": "#c44e52", "fillstyle": "none"}
-    for label, style in styles.items():
-        gains.plot([], [], linestyle="none", label=label, **style)
+        gains.plot([], [], "D", color=RED, fillstyle="none", label="paper")
     gains.axvline(0, color="#dddddd", zorder=0)
     numbers.set_yticks(range(len(lines)), [line.row.label for line in lines])
     numbers.set_ylim(-0.6, len(lines) - 0.4)
@@ -259,13 +225,11 @@ def draw(summary: Summary) -> Any:
     return figure
 
 
-def _dots(axis: Any, place: int, values: Sequence[float], mean: Estimate | None, paper: float | None) -> None:
-    """What is known of a row, in its line of a picture."""
-    axis.plot(values, [place] * len(values), "o", color="#8c8c8c", markersize=3, alpha=0.7, zorder=1)
+def _draw_mean(axis: Any, y: int, mean: Estimate | None, paper: float | None) -> None:
     if mean is not None:
-        axis.errorbar(mean.mean, place, xerr=mean.half_width, fmt="o", color="#2b6cb0", capsize=3, zorder=2)
+        axis.errorbar(mean.mean, y, xerr=mean.half_width, fmt="o", color=BLUE, capsize=3, zorder=2)
     if paper is not None:
-        axis.plot(paper, place, "D", color="#c44e52", fillstyle="none", zorder=3)
+        axis.plot(paper, y, "D", color=RED, fillstyle="none", zorder=3)
 
 
 MARK = re.compile(
@@ -274,30 +238,29 @@ MARK = re.compile(
 
 
 def fill(document: Path) -> int:
-    """Put tables between a document's marks, ``<!-- cgnl reproduce TABLE in FOLDER -->`` and ``<!-- end -->``.
+    """Write tables between a document's marks, ``<!-- cgnl reproduce TABLE in FOLDER -->`` and ``<!-- end -->``.
 
-    ``<!-- cgnl reproduce rows of FILE.csv -->`` is for what other commands have measured. Returns how many there were.
+    ``<!-- cgnl reproduce rows of FILE.csv -->`` takes what other commands measured. Returns the number of tables.
     """
 
-    def filled(mark: re.Match[str]) -> str:
+    def table(mark: re.Match[str]) -> str:
         begin, file, name, folder, brief, end = mark.groups()
         if file:
-            return f"{begin}{_rows_of(Path(file))}\n{end}"
+            return f"{begin}{_read_rows(Path(file))}\n{end}"
         if name not in TABLES:
             raise ValueError(f"{document}: there is no table {name!r}")
         if not Path(folder).is_dir():
             raise ValueError(f"{document}: there is no folder {folder}")
-        summary = summarize(name, TABLES[name], Path(folder))
-        text = markdown(summary, brief=bool(brief))
+        text = markdown(summarize(name, TABLES[name], Path(folder)), brief=bool(brief))
         return f"{begin}{text.strip()}\n{end}"
 
-    text, count = MARK.subn(filled, document.read_text())
+    text, count = MARK.subn(table, document.read_text())
     write_text(document, text)
     return count
 
 
-def _rows_of(path: Path) -> str:
-    """A CSV file as a table."""
+def _read_rows(path: Path) -> str:
+    """A CSV file as a Markdown table."""
     with path.open(newline="") as file:
         rows = [[cell.replace("|", "\\|") for cell in row] for row in csv.reader(file)]
     if not rows:
@@ -305,33 +268,28 @@ def _rows_of(path: Path) -> str:
     return grid(rows[0], rows[1:])
 
 
-def _csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(lines)
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _mean(e: Estimate) -> str:
+    return f"{e.mean:.2f}" if e.half_width is None else f"{e.mean:.2f} ± {e.deviation:.2f} [{e.low:.2f}, {e.high:.2f}]"
 
 
-def _estimate(e: Estimate | None) -> str:
-    if e is None:
-        return "-"
-    return f"{e.mean:.2f}" + ("" if e.deviation is None else f" ± {e.deviation:.2f}{_interval(e)}")
+def _change(e: Estimate) -> str:
+    return f"{e.mean:+.2f}" if e.half_width is None else f"{e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]"
 
 
-def _interval(e: Estimate, sign: str = "") -> str:
-    if e.half_width is None:
-        return ""
-    return f" [{e.mean - e.half_width:{sign}.2f}, {e.mean + e.half_width:{sign}.2f}]"
+def _flips(samples: Discordance | Replacement) -> str:
+    return f"+{samples.won:,} / -{samples.lost:,}"
 
 
 def _p(value: float | None) -> str:
     return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _round(value: float | None) -> float | None:
-    return value if value is None or isinstance(value, int) or not math.isfinite(value) else float(f"{value:.6g}")
+def _round(*values: float | None) -> list[float | None]:
+    """Six significant digits."""
+    return [float(f"{value:.6g}") if isinstance(value, float) else value for value in values]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..blocks import CGNL, NonLocal
+from ..extras import need
 from ..heads import SecondOrderPool
 from ..ops.reference import leading
 from .maps import patched
@@ -272,10 +273,9 @@ def compare(name: str, truth: Sequence[bool], now: Sequence[bool]) -> Outcome:
 
 
 def mcnemar(lost: int, won: int) -> float:
-    """McNemar's exact test, two-sided: the binomial p-value of so uneven a split of the samples that changed."""
+    """Exact two-sided p of McNemar's test."""
     changed = lost + won
-    tail = sum(math.comb(changed, k) for k in range(min(lost, won) + 1))
-    return min(1.0, 2 * tail / 2**changed)
+    return float(need("scipy.stats", "train").binomtest(lost, changed).pvalue) if changed else 1.0
 
 
 def spreads(values: Mapping[str, Tensor], orders: Mapping[str, tuple[str, ...]]) -> Iterator[Spread]:

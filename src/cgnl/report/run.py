@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.config import Config, build, plain, read_recipe
+from ..engine.config import Config, build, read_recipe
 from ..engine.predictions import Prediction, read_predictions
 
 
@@ -39,12 +39,6 @@ class Run:
     @property
     def seconds(self) -> float | None:
         return self.results.get("seconds", self.rows[-1].get("seconds") if self.rows else None)
-
-    @property
-    def paper(self) -> dict[str, float]:
-        """The paper's numbers, named like our results."""
-        numbers = plain(self.config.paper) if self.config.paper else {}
-        return {f"test_{name}": value / 100 for name, value in numbers.items() if isinstance(value, (int, float))}
 
     @property
     def command(self) -> str:

@@ -86,7 +86,6 @@ def describe_state(run: Run) -> str:
 def make_tiles(run: Run) -> dict[str, str]:
     """The main numbers at a glance."""
     numbers = [(words(name), name, value) for name, value in run.results.items()]
-    numbers += [(f"the paper's {words(name)[5:]}", name, value) for name, value in run.paper.items()]
     tiles = {title: format_number(n, v) for title, n, v in numbers if is_share(n) and not DETAIL.search(n)}
     if run.seconds is not None:
         tiles["in all"] = format_duration(run.seconds)
@@ -115,7 +114,7 @@ def format_duration(seconds: float) -> str:
 
 
 def tabulate_results(runs: Runs) -> Table | None:
-    """Final numbers, with the paper's beside them."""
+    """Final numbers."""
     names = dict.fromkeys(name for run in runs for name in run.results)
     if not names:
         return None
@@ -123,8 +122,6 @@ def tabulate_results(runs: Runs) -> Table | None:
     for run in runs:
         title = run.title if len(runs) > 1 else "this run"
         columns.append((title, describe_state(run), run.results | {"seconds": run.seconds}))
-        if run.paper:
-            columns.append(("the paper", "", run.paper))
     titles, states, numbers = zip(*columns, strict=True)
     rows = [["state", *states]]
     for name in dict.fromkeys((*names, "seconds")):

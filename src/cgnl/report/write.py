@@ -37,8 +37,13 @@ def render(runs: "Sequence[Run]") -> str:
 
     from .sections import collect
 
-    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("cgnl.report", "."), **options)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cgnl.report", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     return environment.get_template("report.html.j2").render(collect(runs))
 
 
