@@ -445,7 +445,7 @@ class Concatenating(nn.Module):
 def test_insert_misread_channels_are_explained_when_the_block_is_called():
     x = torch.zeros(2, 3, 4, 4)
     model = insert(nn.Sequential(Concatenating()), "cgnl", "0")
-    with pytest.raises(ValueError, match=r"got \[2, 32, 4, 4\] behind '0': give cgnl\.insert an example= of the model"):
+    with pytest.raises(ValueError, match=r"got \[2, 32, 4, 4\] after '0': give cgnl\.insert an example= of the model"):
         model(x)
     assert insert(nn.Sequential(Concatenating()), "cgnl", "0", example=x)(x).shape == (2, 32, 4, 4)
 

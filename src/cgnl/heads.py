@@ -15,7 +15,7 @@ from .ops.pooling import (
     matrix_square_root,
     signed_square_root,
 )
-from .ops.reference import check_whole
+from .ops.reference import check_map, check_whole
 from .ops.series import accumulation_dtype
 
 __all__ = ["KINDS", "SecondOrderPool", "second_order_pools"]
@@ -121,9 +121,7 @@ class SecondOrderPool(nn.Module):
         """[B, channels, *positions] -> [B, features]."""
         if isinstance(x, torch.fx.Proxy):
             return as_one_node(self, x)
-        if not isinstance(x, Tensor) or x.ndim != self.ndim + 2 or x.shape[1] != self.channels or 0 in x.shape[2:]:
-            got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise ValueError(f"expected [B, {self.channels}, {', '.join('THW'[-self.ndim :])}], got {got}")
+        check_map(x, self.channels, self.ndim)
         if x.shape[0] == 0:  # with every parameter in the graph: DDP waits for them all
             return x.new_zeros(0, self.features) + torch.cat([p.flatten() for p in self.parameters()]).sum()
         self._check_batch(x)

@@ -1,6 +1,5 @@
 """What a network was made with, as JSON has it, and the network that it makes."""
 
-import dataclasses
 from typing import Any
 
 from torch import nn
@@ -34,12 +33,10 @@ def network_of(network: str, **options: Any) -> nn.Module:
 
 
 def _encoded(value: Any) -> Any:
-    if isinstance(value, kernels.Kernel):
-        return {"kernel": type(value).__name__, "arguments": list(dataclasses.astuple(value))}
-    return value
+    return kernels.spell(value) if isinstance(value, kernels.Kernel) else value
 
 
 def _decoded(value: Any) -> Any:
     if not isinstance(value, dict) or value.get("kernel") not in kernels.__all__:
         return value
-    return getattr(kernels, value["kernel"])(*value["arguments"])
+    return getattr(kernels, value["kernel"])(*value["arguments"])  # as files used to name kernels

@@ -277,6 +277,20 @@ def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_po
         raise ValueError(f"channels = {theta.shape[1]} is not divisible by groups = {groups}")
 
 
+def check_map(x: Tensor, channels: int, ndim: int, inserted_after: str | None = None) -> None:
+    """Raise unless x is a floating-point [B, channels, *positions] with ndim position axes.
+
+    ``inserted_after`` is where ``cgnl.insert`` put the block, whose channels it may have misread.
+    """
+    if not isinstance(x, Tensor) or x.ndim != ndim + 2 or x.shape[1] != channels or 0 in x.shape[2:]:
+        got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        axes = ", ".join("THW"[-ndim:])
+        hint = f" after {inserted_after!r}: give cgnl.insert an example= of the model's input" if inserted_after else ""
+        raise ValueError(f"expected [B, {channels}, {axes}] (ndim = {ndim}), got {got}{hint}")
+    if not x.is_floating_point():
+        raise ValueError(f"expected a floating-point tensor, got {x.dtype}")
+
+
 def check_whole(**numbers: int) -> None:
     """Refuse what is not a whole number: 8.0 would fail later, and elsewhere."""
     for name, number in numbers.items():
