@@ -140,8 +140,8 @@ class CGNL(_Residual):
         ndim: position axes: 1 sequences, 2 images, 3 video.
         groups: channel groups within which elements are related, default 8.
         kernel: a ``cgnl.kernels`` object, or ``"dot"``, ``"embedded_gaussian"``, ``"rbf"`` for one with its defaults.
-        norm: ``"batch"`` (the paper), ``"group"`` (the released code, whose GroupNorm over the same groups cancels the
-            attention but for its sign) or None.
+        norm: ``"batch"`` (the paper), ``"group"`` (the released code, whose GroupNorm over the same groups cancels
+            everything of the attention but its sign) or None.
         scale: None (paper), ``"sqrt"`` (released code's ``use_scale``), ``"resolution"`` (times 784 / N, to test a
             network at another resolution or clip length than it was trained at) or ``"energy"`` (divided by the mean
             of x^2 of each sample, which makes the branch of degree one in x; dot kernel only, no fused kernels).
@@ -187,7 +187,7 @@ class CGNL(_Residual):
         self.backend: Backend = backend
         self.recompute = recompute
         if scale == "energy" and not isinstance(self.kernel, kernels.Dot):
-            raise ValueError(f'scale="energy" is for the dot kernel alone, got kernel = {self.kernel}')
+            raise ValueError(f'scale="energy" is only for the dot kernel, got kernel = {self.kernel}')
         reference.scale_factor(self._operator_scale, 1, 1)  # raises for an unknown one
         check_backend(backend)
         if normalize:

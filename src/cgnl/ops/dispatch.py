@@ -83,7 +83,7 @@ def cgnl_block(
 ) -> Tensor:
     """x + norm(W_z y), [B, C, *positions] -> the same, by the fused kernels or by ``block.cgnl_block``.
 
-    Layers and norm are tensors or modules. ``attention`` is for ``backend="reference"`` alone.
+    Layers and norm are tensors or modules. Only the reference calls ``attention``.
     """
     kernel = kernels.resolve(kernel)
     options: Any = {

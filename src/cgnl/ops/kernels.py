@@ -16,7 +16,7 @@ __all__ = ["Dot", "EmbeddedGaussian", "GaussianRBF", "Kernel", "Taylor"]
 
 
 HIGHEST = 1000
-"""Order of a series: long before it, coefficients are zero in any precision."""
+"""Largest order of a series: coefficients are zero in any precision long before it."""
 
 
 def _check_order(order: int) -> None:
@@ -70,7 +70,7 @@ class EmbeddedGaussian(Kernel):
     """exp(theta_i phi_j), without the softmax's normalisation."""
 
     order: int = 3
-    """P, 3 unless given: the highest power of the series."""
+    """P, the highest power of the series, default 3."""
 
     def __post_init__(self):
         _check_order(self.order)
@@ -100,9 +100,9 @@ class GaussianRBF(Kernel):
     """
 
     order: int = 3
-    """P, 3 unless given: the highest power of the series."""
+    """P, the highest power of the series, default 3."""
     gamma: float = 1e-4
-    """How fast f falls with the distance, 0.0001 unless given."""
+    """How fast f falls with the distance, default 0.0001."""
     beta: Literal["paper", "norm", "exact"] = "paper"
     """``"paper"``, ``"norm"`` or ``"exact"``, as above."""
 

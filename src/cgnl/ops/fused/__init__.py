@@ -1,4 +1,4 @@
-"""The block as Triton kernels, and when they apply. Nothing here imports triton before it is needed."""
+"""The block as Triton kernels, and when they apply. Triton is imported only when they run."""
 
 import contextlib
 import importlib.util
@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 def why_not(
     x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, normalize: bool, scale: str | None = None
 ) -> str | None:
-    """The reason why the fused kernels do not apply, or None if they do."""
+    """The reason why the fused kernels cannot take such a block and input, or None if they can."""
     if not (x.is_cuda or (interpreted() and x.device.type == "cpu")):
         return f"the input is on {x.device}, and the kernels run on CUDA"
     if not TRITON:
@@ -106,7 +106,7 @@ def _track(norm: BlockNorm, mean: Tensor, variance: Tensor) -> None:
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """What the projections are computed in."""
+    """The dtype of the projections."""
     kind = x.device.type
     if x.dtype != torch.float64 and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
