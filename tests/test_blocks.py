@@ -146,10 +146,10 @@ def test_energy_divides_the_attention_of_a_sample_by_its_mean_square(ndim):
 
 def test_branch_with_energy_is_of_degree_one():
     block, x = with_energy(), torch.randn(3, 8, 3, 4, dtype=torch.float64)
-    once, thrice = (block.branch(c * x)[0] for c in (1, 3))
+    once, thrice = (block(c * x) - c * x for c in (1, 3))  # without a norm
     assert relative_error(thrice, 3 * once) < 2e-6
     block.scale = None
-    once, thrice = (block.branch(c * x)[0] for c in (1, 3))
+    once, thrice = (block(c * x) - c * x for c in (1, 3))
     assert relative_error(thrice, 27 * once) < EXACT
 
 
@@ -345,10 +345,9 @@ def gradients(block: nn.Module) -> list[torch.Tensor]:
 def test_running_mean_is_batch_norms_own():
     """The part of it that the bias is goes there directly."""
     block, x = trained(CGNL(16, 8, groups=2, kernel="rbf")).double(), torch.randn(3, 16, 3, 4).double()
-    z, bias = block.branch(x)
-    norm = copy.deepcopy(block.norm)
-    assert bias is not None
-    norm(z + bias)
+    without, norm = copy.deepcopy(block), copy.deepcopy(block.norm)
+    without.norm = None
+    norm(without(x) - x)
     block(x)
     assert relative_error(block.norm.running_mean, norm.running_mean) < EXACT
     assert relative_error(block.norm.running_var, norm.running_var) < EXACT
@@ -383,8 +382,8 @@ def test_block_follows_the_default_dtype(make):
     (lambda: CGNL(16, kernel="gauss"), "unknown kernel 'gauss'"),
     (lambda: CGNL(16, norm="layer"), "norm must be \"batch\", \"group\" or None, got 'layer'"),
     (lambda: CGNL(16, scale="half"), "scale must be None, \"sqrt\", \"resolution\" or \"energy\", got 'half'"),
-    (lambda: CGNL(16, scale="energy", kernel="rbf"), 'scale="energy" is for the dot kernel alone, got'),
-    (lambda: CGNL(16, scale="energy", kernel=kernels.Taylor((0, 2))), 'scale="energy" is for the dot kernel alone'),
+    (lambda: CGNL(16, scale="energy", kernel="rbf"), 'scale="energy" is only for the dot kernel, got'),
+    (lambda: CGNL(16, scale="energy", kernel=kernels.Taylor((0, 2))), 'scale="energy" is only for the dot kernel'),
     (lambda: CGNL(16, scale="energy", normalize=True), "normalize=True needs alpha_0^2 > 0"),
     (lambda: NonLocal(16, scale=cast(Any, "energy")), "must be True or False, got 'energy'"),
     (lambda: CGNL(16, normalize=True), "normalize=True needs alpha_0^2 > 0, Dot() has alpha_0^2 = 0"),

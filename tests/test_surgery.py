@@ -356,7 +356,7 @@ EXAMPLE = torch.zeros(IMAGE)
         pytest.param(
             ["layer4.0", "layer2.0"],
             {"groups": 256},
-            "behind 'layer2.0': channels // 2 = 64 .* groups = 256",
+            "after 'layer2.0': channels // 2 = 64 .* groups = 256",
             id="groups",
         ),
         pytest.param(["layer2.0", "fc"], {"example": EXAMPLE}, r"output of 'fc' .* \[2, 4\]", id="no-feature-map"),
@@ -379,7 +379,7 @@ def test_insert_refusal_changes_nothing(after, options, message):
 @pytest.mark.parametrize("after", ["layer2.0", "layer2.0.conv1"], ids=["child", "hook"])
 def test_insert_refuses_a_second_block_of_a_kind(after):
     model = insert(resnet18(), "cgnl", after)
-    with pytest.raises(ValueError, match=f"'{after}' already has a block behind it"):
+    with pytest.raises(ValueError, match=f"'{after}' already has a block after it"):
         insert(model, "cgnl", after)
 
 
@@ -445,7 +445,7 @@ class Concatenating(nn.Module):
 def test_insert_misread_channels_are_explained_when_the_block_is_called():
     x = torch.zeros(2, 3, 4, 4)
     model = insert(nn.Sequential(Concatenating()), "cgnl", "0")
-    with pytest.raises(ValueError, match=r"got \[2, 32, 4, 4\] behind '0': give cgnl\.insert an example= of the model"):
+    with pytest.raises(ValueError, match=r"got \[2, 32, 4, 4\] after '0': give cgnl\.insert an example= of the model"):
         model(x)
     assert insert(nn.Sequential(Concatenating()), "cgnl", "0", example=x)(x).shape == (2, 32, 4, 4)
 
@@ -507,7 +507,7 @@ def test_insert_example_finds_children_that_are_counted(kind):
     assert list(inserted(model)) == ["stages_1_cgnl"]
     assert same(model(x), before)
     assert calls_of(model, "stages_1_cgnl", x) == 1
-    with pytest.raises(ValueError, match=r"'stages\.1' already has a block behind it: 'stages_1_cgnl'"):
+    with pytest.raises(ValueError, match=r"'stages\.1' already has a block after it: 'stages_1_cgnl'"):
         insert(model, "cgnl", "stages.1", example=x)
     assert list(remove(model).state_dict()) == list(kind().state_dict())
 
@@ -534,9 +534,7 @@ class Nosy(Stage):
 def test_insert_refuses_where_a_child_more_changes_what_runs_wherever_it_is():
     model, x = Nosy(), torch.randn(2, 3, 4, 4)
     model.set_submodule("a", Nosy())
-    with pytest.raises(
-        ValueError, match="behind 'a': with a block there, wherever it is registered, other modules run"
-    ):
+    with pytest.raises(ValueError, match=r"after 'a': .*other modules run"):
         insert(model, "cgnl", "a", example=x, groups=1)
     assert inserted(model) == {}
 
@@ -580,7 +578,7 @@ def test_insert_takes_no_name_that_is_taken():
     [
         (("cgnl", None), "no place given"),
         ((None, "layer3.0"), "unknown block None: choose one of cgnl"),
-        ((lambda c: 3, "layer3.0"), "behind 'layer3.0': block makes a int, not a module"),  # noqa: ARG005
+        ((lambda c: 3, "layer3.0"), "after 'layer3.0': block makes a int, not a module"),  # noqa: ARG005
     ],
 )
 def test_insert_refuses_what_is_no_name_or_block(arguments, message):
@@ -589,7 +587,7 @@ def test_insert_refuses_what_is_no_name_or_block(arguments, message):
 
 
 def test_insert_says_what_it_needs_where_nothing_tells_the_channels():
-    with pytest.raises(ValueError, match="channels behind '0': give channels= or example="):
+    with pytest.raises(ValueError, match="channels after '0': give channels= or example="):
         insert(nn.Sequential(nn.ReLU()), "cgnl", "0")
 
 
@@ -621,8 +619,7 @@ def test_placement_of_a_variant_is_that_of_its_resnet(variant, depth, blocks):
 
 @pytest.mark.parametrize("blocks", [0, 2, -1, 6])
 def test_placement_refuses_other_counts(blocks):
-    elsewhere = "other places, names of modules, are given by after= in Python and by model.after= to cgnl train"
-    with pytest.raises(ValueError, match=rf"blocks = {blocks} is known for 'resnet50' \(only 1 or 5\): {elsewhere}$"):
+    with pytest.raises(ValueError, match=rf"blocks = {blocks} .* 'resnet50' \(only 1 or 5\): .* model\.after="):
         placement("resnet50", blocks)
 
 

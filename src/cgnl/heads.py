@@ -1,12 +1,14 @@
-"""Second-order heads: what stands between the last map of a network and its classifier, in place of an average."""
+"""Second-order heads: they pool the last map of a network in place of an average, before the classifier."""
 
 import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .blocks import BATCH_NORM, CONV, as_one_node
+from .ops.block import uses_batch_statistics
 from .ops.pooling import (
     bilinear_pool,
     check_iterations,
@@ -15,34 +17,34 @@ from .ops.pooling import (
     matrix_square_root,
     signed_square_root,
 )
-from .ops.reference import check_whole
+from .ops.reference import check_map, check_whole
 from .ops.series import accumulation_dtype
 
-__all__ = ["KINDS", "SecondOrderPool", "second_order_pools"]
+__all__ = ["KINDS", "Classifier", "SecondOrderPool", "second_order_pools"]
 
 KINDS = ("covariance", "bilinear", "compact")
 
 
 class SecondOrderPool(nn.Module):
-    """Products of pairs of channels, averaged over all positions: what occurs together, and not only what occurs.
+    """Products of pairs of channels, pooled over all positions: what occurs together, not only what occurs.
 
-    ``"covariance"``: the channels are reduced (1 x 1 convolution, norm, relu), then their covariance, its square root
-    by Newton-Schulz iterations, and of that the upper triangle. ``"bilinear"``: reduced likewise, then the upper
-    triangle of X^T X, the signed square root of each entry, and unit length. ``"compact"``: ``reduced`` products alone,
+    ``"covariance"``: the channels are reduced (1 x 1 convolution, norm, relu), then come their covariance, its square
+    root by Newton-Schulz iterations, and the upper triangle of that. ``"bilinear"``: reduced likewise, then the upper
+    triangle of X^T X, the signed square root of each entry, and unit length. ``"compact"``: only ``reduced`` products,
     of two projections of the channels, then the signed square root and a norm.
 
     From the reduced channels on, everything is float32 at least; the result has the dtype of the weights.
 
     Args:
         channels: channels of the input.
-        reduced: channels that are left to be multiplied, 256 unless given; for ``"compact"``, products.
+        reduced: channels to multiply, default 256; for ``"compact"``, the number of products.
         kind: ``"covariance"``, ``"bilinear"`` or ``"compact"``.
-        iterations: of the square root of a covariance, 5 unless given; at most 20 in float32.
+        iterations: of the square root of a covariance, default 5; at most 20 in float32.
         ndim: position axes: 1 sequences, 2 images, 3 video.
-        device, dtype: of the parameters, torch's own unless given.
+        device, dtype: of the parameters; None means torch's default.
 
-    Shape: [B, channels, *positions] -> [B, features], with ``features`` reduced (reduced + 1) / 2, or for ``"compact"``
-    reduced.
+    Shape: [B, channels, *positions] -> [B, features]; ``features`` is reduced (reduced + 1) / 2, or reduced for
+    ``"compact"``.
     """
 
     reduce: nn.Module
@@ -95,9 +97,9 @@ class SecondOrderPool(nn.Module):
         return reduced, reduced
 
     def pool(self, phi: Tensor, g: Tensor) -> Tensor:
-        """The products of phi and g, [B, reduced, *positions] each, over all positions, in float32 at least.
+        """Products of phi and g, [B, reduced, *positions] each, over all positions, in float32 at least.
 
-        They are [B, reduced, reduced], or [B, reduced] of ``"compact"``.
+        Returns [B, reduced, reduced], or [B, reduced] for ``"compact"``.
         """
         phi, g = (t.to(accumulation_dtype(t)) for t in (phi, g))
         if self.kind == "compact":
@@ -105,12 +107,12 @@ class SecondOrderPool(nn.Module):
         return covariance_pool(phi) if self.kind == "covariance" else bilinear_pool(phi)
 
     def vectorize(self, pooled: Tensor) -> Tensor:
-        """What the classifier is given of the products, [B, features]."""
+        """The classifier's input, [B, features], from the ``pooled`` products."""
         if self.kind == "compact":
             return self.norm(signed_square_root(pooled).to(self.norm.weight.dtype))
         if self.kind == "covariance":
             return self.upper(matrix_square_root(pooled, self.iterations))
-        return nn.functional.normalize(signed_square_root(self.upper(pooled)), eps=1e-30)
+        return F.normalize(signed_square_root(self.upper(pooled)), eps=1e-30)
 
     def upper(self, matrices: Tensor) -> Tensor:
         """The upper triangle of [B, reduced, reduced], row by row: [B, features]."""
@@ -121,42 +123,56 @@ class SecondOrderPool(nn.Module):
         """[B, channels, *positions] -> [B, features]."""
         if isinstance(x, torch.fx.Proxy):
             return as_one_node(self, x)
-        if not isinstance(x, Tensor) or x.ndim != self.ndim + 2 or x.shape[1] != self.channels or 0 in x.shape[2:]:
-            got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise ValueError(f"expected [B, {self.channels}, {', '.join('THW'[-self.ndim :])}], got {got}")
+        check_map(x, self.channels, self.ndim)
         if x.shape[0] == 0:  # with every parameter in the graph: DDP waits for them all
             return x.new_zeros(0, self.features) + torch.cat([p.flatten() for p in self.parameters()]).sum()
         self._check_batch(x)
-        return self.vectorize(self.pool(*self.factors(x))).to(self._dtype)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        """That of the convolutions, because a norm may be folded into them."""
-        conv: Any = self.phi if self.kind == "compact" else self.reduce
-        return conv.weight.dtype
+        conv: Any = self.phi if self.kind == "compact" else self.reduce  # not the norm, which may be folded into it
+        return self.vectorize(self.pool(*self.factors(x))).to(conv.weight.dtype)
 
     @property
     def gain(self) -> float:
-        """What a classifier multiplies the features by, 1 but for ``"bilinear"``.
+        """Factor for the classifier's input, 1 except for ``"bilinear"``.
 
-        It would hardly learn from features of unit length: their differences are a hundredth of an average's.
+        A classifier hardly learns from features of unit length: their differences are a hundredth of an average's.
         """
         return math.sqrt(self.reduced) if self.kind == "bilinear" else 1.0
 
     def _check_batch(self, x: Tensor) -> None:
-        """Refuse a batch in which the norm would see one value of each channel."""
-        if not self.norm.training or type(self.norm) not in (nn.BatchNorm1d, BATCH_NORM[self.ndim]):
-            return  # before the size is asked for, which would fix it in an export
+        """Raise if the norm would train on one value per channel."""
+        if not uses_batch_statistics(self.norm):
+            return  # before reading the size, which would fix it in an export
         values = x.shape[0] if self.kind == "compact" else x[:, 0].numel()
         if values == 1:
             raise ValueError(
-                f"SecondOrderPool trains with BatchNorm on a single value of each channel, {list(x.shape)}: "
-                "use two samples a process, or SyncBatchNorm"
+                f"SecondOrderPool trains with BatchNorm on a single value per channel, {list(x.shape)}: "
+                "use two samples per process, or SyncBatchNorm"
             )
 
     def extra_repr(self) -> str:
         iterations = f", iterations={self.iterations}" if self.kind == "covariance" else ""
         return f"{self.channels}, reduced={self.reduced}, kind={self.kind!r}{iterations}, features={self.features}"
+
+
+class Classifier(nn.Linear):
+    """A linear layer with dropout before it, whose weights keep the names of a plain one.
+
+    Its input is multiplied by ``gain``.
+    """
+
+    def __init__(self, in_features: int, out_features: int, dropout: float = 0.5, gain: float = 1.0, **factory: Any):
+        super().__init__(in_features, out_features, **factory)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got dropout = {dropout}")
+        self.dropout, self.gain = dropout, gain
+
+    def forward(self, input: Tensor) -> Tensor:  # [B, in_features] -> [B, out_features]
+        features = F.dropout(input, self.dropout, self.training)
+        return super().forward(features if self.gain == 1 else self.gain * features)
+
+    def extra_repr(self) -> str:
+        gain = "" if self.gain == 1 else f", gain={self.gain:.4g}"
+        return f"{super().extra_repr()}, dropout={self.dropout}{gain}"
 
 
 def second_order_pools(model: nn.Module) -> dict[str, SecondOrderPool]:

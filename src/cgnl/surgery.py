@@ -1,8 +1,9 @@
-"""Put blocks into any model, take them out again, and know where the paper puts them."""
+"""Insert blocks into any model, remove them again, and look up where the paper places them."""
 
 import difflib
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
@@ -36,7 +37,7 @@ FIVE_BLOCKS = {
 }
 """Two blocks in res3 and three in res4, by depth. Other code bases place them differently."""
 
-ELSEWHERE = "other places, names of modules, are given by after= in Python and by model.after= to cgnl train"
+ELSEWHERE = "name modules with after= in Python, or model.after= for cgnl train"
 
 
 def insert(
@@ -48,12 +49,12 @@ def insert(
     example: Tensor | tuple | None = None,
     **block_options,
 ) -> Model:
-    """Put a block behind each named module, in place.
+    """Insert a block after each named module, in place.
 
-    In an ``nn.Sequential`` the block becomes a child of its own, ``layer3.4_cgnl`` behind ``layer3.4``; anywhere else
-    it is registered beside the target and called by a forward hook. Either way every old parameter keeps its name.
-    A model that counts the children of its Sequentials, as some that return the features of every stage do, miscounts
-    with one more: ``example`` finds that out, and the block is then called by a hook.
+    In an ``nn.Sequential`` the block becomes a child of its own, ``layer3.4_cgnl`` after ``layer3.4``; anywhere else it
+    is registered next to the target and called by a forward hook. Either way every old parameter keeps its name. A
+    model that counts the children of its Sequentials, as some that return the features of every stage do, would
+    miscount: ``example`` detects that, and the block is then called by a hook.
 
     Args:
         model: any module.
@@ -62,8 +63,8 @@ def insert(
         after: dotted names of modules whose output is [B, C, *positions].
         channels: C; None reads it off the modules at or before the target, or off a run of ``example``, which a target
             that concatenates (DenseNet's, Inception's) needs.
-        example: an input of the model (a tensor, or a tuple of arguments) to run before and after, in eval mode, to see
-            that all else is as it was; or None.
+        example: an input of the model (a tensor, or a tuple of arguments), or None. It is run before and after, in eval
+            mode, to check that nothing else changes.
         block_options: further arguments of the block, such as ``groups=4``.
 
     Returns:
@@ -76,32 +77,32 @@ def insert(
         raise ValueError(f"a place is named twice: {', '.join(names)}")
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in names:
-        _check_name(name, modules)
-        _check_called(name, modules[name])
+        _check_target(name, modules)
     if isinstance(block, nn.Module):
         raise ValueError(f"block is one {type(block).__name__}: give what makes them, such as its class")
-    shapes, seen = _look(model, names, modules, example) if example is not None else ({}, None)
+    before = _run(model, modules, example, watched=names) if example is not None else None
+    shapes = _check_outputs(before.outputs, modules) if before else {}
 
     built = []  # everything is built, and may fail, before anything is changed
     for name in names:
         width, ndim = shapes.get(name) or _read_off(name, modules)
         width = width if channels is None else channels
         if width is None:
-            raise ValueError(f"cannot tell the channels behind {name!r}: give channels= or example=")
+            raise ValueError(f"cannot tell the channels after {name!r}: give channels= or example=")
         try:
             label, module = _build(block, block_options, width, ndim, modules[name], model)
-            built.append((name, module, _spots(model, name, label)))
+            built.append((name, module, _find_spots(model, name, label)))
         except ValueError as error:
-            raise ValueError(f"behind {name!r}: {error}") from None
+            raise ValueError(f"after {name!r}: {error}") from None
     try:
         for name, module, spots in built:
             for spot in spots:
                 _place(modules[name], name, module, *spot)
-                if seen is None or _all_else_is_as_before(model, name, module, modules, example, seen):
+                if before is None or _is_unchanged(model, name, module, modules, example, before):
                     break
                 _take_out(model, module)
             else:
-                raise ValueError(f"behind {name!r}: with a block there, wherever it is registered, other modules run")
+                raise ValueError(f"after {name!r}: wherever the block is registered, other modules run than before")
     except Exception:
         for _, module, _ in built:
             _take_out(model, module)
@@ -110,7 +111,7 @@ def insert(
 
 
 def remove(model: Model) -> Model:
-    """Take every inserted block out again, in place."""
+    """Remove every inserted block, in place."""
     for block in inserted(model).values():
         _take_out(model, block)
     return model
@@ -133,7 +134,7 @@ def inserted(model: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def in_eval_mode(model: Model) -> Iterator[Model]:
-    """The model in eval mode; afterwards each module is in the mode that it was in."""
+    """Put the model into eval mode; afterwards each module is back in its own mode."""
     training = [module for module in model.modules() if module.training]
     try:
         yield model.eval()
@@ -143,18 +144,18 @@ def in_eval_mode(model: Model) -> Iterator[Model]:
 
 
 def placement(name: str, blocks: int = 1) -> list[str]:
-    """Where the paper puts 1 or 5 blocks in a ResNet, or in that of a Mask R-CNN, as names for ``insert``.
+    """Where the paper places 1 or 5 blocks in a ResNet, or in the backbone of a Mask R-CNN, as names for ``insert``.
 
     One block: before the last residual block of res4 (``layer3``). Five: two in res3 and three in res4.
 
     Args:
         name: of a network of ``create_model``, such as ``"resnet50"``.
-        blocks: 1 unless given, or 5.
+        blocks: 1 (default) or 5.
     """
     match = re.fullmatch(r"(?:(?:c2d|i3d)_|(maskrcnn)_)?resnet(\d+)(?(1)_(?:fpn|c4))(?:_caffe)?", name)
-    depth, within = (int(match[2]), "backbone.body." if match[1] else "") if match else (0, "")
-    if depth not in STAGES:
+    if match is None or int(match[2]) not in STAGES:
         raise ValueError(f"no placement is known for {name!r}: {ELSEWHERE}")
+    depth, within = int(match[2]), "backbone.body." if match[1] else ""
     if blocks == 1:
         return [f"{within}layer3.{STAGES[depth][2] - 2}"]
     if blocks == 5 and depth in FIVE_BLOCKS:
@@ -173,19 +174,16 @@ class _Call:
         return self.block(output)
 
 
-def _check_name(name: str, modules: Mapping[str, nn.Module]) -> None:
-    if name and name in modules:
-        return
-    close = difflib.get_close_matches(name, filter(None, modules), n=5, cutoff=0.5)
-    parent = name
-    while parent and parent not in modules:
-        parent = parent.rpartition(".")[0]
-    here = close or [f"{parent}.{child}".lstrip(".") for child, _ in modules[parent].named_children()]
-    raise ValueError(f"there is no module {name!r} in the model; close to it: {', '.join(here)}")
-
-
-def _check_called(name: str, target: nn.Module) -> None:
-    """Refuse a list of modules: whoever loops over it never calls it, and a block behind it would not run."""
+def _check_target(name: str, modules: Mapping[str, nn.Module]) -> None:
+    """Raise for unknown modules, and for lists of modules, which are never called themselves."""
+    if not name or name not in modules:
+        close = difflib.get_close_matches(name, filter(None, modules), n=5, cutoff=0.5)
+        parent = name
+        while parent not in modules:
+            parent = parent.rpartition(".")[0]
+        close = close or [f"{parent}.{child}".lstrip(".") for child, _ in modules[parent].named_children()]
+        raise ValueError(f"there is no module {name!r} in the model; close to it: {', '.join(close)}")
+    target = modules[name]
     if getattr(target.forward, "__func__", None) is nn.Module.forward:
         inside = ", ".join(f"{name}.{child}" for child, _ in target.named_children())
         raise ValueError(f"{name!r} is a {type(target).__name__}, which is never called: name one of {inside}")
@@ -212,6 +210,10 @@ def _build(
 
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_LOOPS = {"children", "named_children", "modules", "_modules"}
+"""Names in the code of a forward that does something with each of its children, as timm's RegStage."""
+Spot = tuple[nn.Module, str, str | None]
+"""The module to register a block on, its key there, and the child it follows in order, or None for a forward hook."""
 
 
 def _runs_in_order(module: nn.Module) -> bool:
@@ -219,24 +221,18 @@ def _runs_in_order(module: nn.Module) -> bool:
 
 
 def _may_grow(module: nn.Module) -> bool:
-    """Whether one child more does no harm: a list of modules is looped over, and timm's RegStage loops over itself."""
+    """Whether one more child does no harm, because nothing loops over the children."""
     names = getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
     return not isinstance(module, _CONTAINERS) and _LOOPS.isdisjoint(names)
 
 
-_LOOPS = {"children", "named_children", "modules", "_modules"}
-"""In the code of a module that does something with each of its children."""
-Spot = tuple[nn.Module, str, str | None]
-"""The module to register a block on, its key there, and the child it follows in order, or None for a forward hook."""
-
-
-def _spots(model: nn.Module, name: str, label: str) -> list[Spot]:
-    """Where a block may be, the best first: in a Sequential's order, beside the target, further up, in the target."""
+def _find_spots(model: nn.Module, name: str, label: str) -> list[Spot]:
+    """Where a block may go, best first: in a Sequential's order, next to the target, further up, in the target."""
     parent_name, _, child = name.rpartition(".")
     parent, target, key = model.get_submodule(parent_name), model.get_submodule(name), f"{child}_{label}"
     for there, block in inserted(model).items():
         if vars(block)["_inserted_after"] == name and there.endswith(f"_{label}"):
-            raise ValueError(f"{name!r} already has a block behind it: {there!r}")
+            raise ValueError(f"{name!r} already has a block after it: {there!r}")
     spots: list[Spot] = [(parent, key, child)] if _runs_in_order(parent) else []
     while True:
         if _may_grow(parent) and key not in parent._modules:
@@ -250,7 +246,7 @@ def _spots(model: nn.Module, name: str, label: str) -> list[Spot]:
     elif _may_grow(target):
         spots.append((target, key, None))
     if not spots:
-        raise ValueError("there are only containers around it, and none may grow: wrap the model in a module")
+        raise ValueError("only containers surround it, and none can take another child: wrap the model in a module")
     return spots
 
 
@@ -265,7 +261,7 @@ def _place(target: nn.Module, name: str, block: nn.Module, parent: nn.Module, ke
     parent._modules.clear()
     for existing, module in children:
         parent.register_module(existing, module)
-        if existing == (put or [follows])[-1]:  # a second block comes behind the first, as with hooks
+        if existing == (put or [follows])[-1]:  # a second block follows the first, as with hooks
             parent.register_module(key, block)
 
 
@@ -285,93 +281,82 @@ def _is_gate(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Conv1d) and layer.in_channels == layer.out_channels == 1
 
 
+_WIDTHS: dict[type[nn.Module], str] = {
+    nn.modules.conv._ConvNd: "out_channels",
+    nn.Linear: "out_features",
+    nn.modules.batchnorm._NormBase: "num_features",
+    nn.GroupNorm: "num_channels",
+}
+
+
 def _width(layer: nn.Module) -> int | None:
-    if isinstance(layer, nn.modules.conv._ConvNd):
-        return layer.out_channels
-    if isinstance(layer, nn.Linear):
-        return layer.out_features
-    if isinstance(layer, nn.modules.batchnorm._NormBase):
-        return layer.num_features
-    return layer.num_channels if isinstance(layer, nn.GroupNorm) else None
+    return next((getattr(layer, attribute) for kind, attribute in _WIDTHS.items() if isinstance(layer, kind)), None)
 
 
 def _ndim(layer: nn.Module) -> int | None:
     return len(layer.kernel_size) if isinstance(layer, nn.modules.conv._ConvNd) else None
 
 
-class FileInput(NamedTuple):
-    """A run of a model."""
+class _Run(NamedTuple):
+    calls: Counter[str]
+    """How often each module was called."""
+    outputs: dict[str, list]
+    """What each watched module returned: shapes of tensors, types of all else."""
+    result: list[Tensor]
 
-    calls: dict[str, int]
-    """Of each module that was called."""
-    output: list[Tensor]
 
+def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, watched: Sequence[str] = ()) -> _Run:
+    """Run the example in eval mode, and record which modules are called."""
+    calls: Counter[str] = Counter()
+    outputs: dict[str, list] = {name: [] for name in watched}
 
-def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, note=lambda *_: None) -> FileInput:
-    """Run the example; ``note`` is told what each module returns."""
-    calls: dict[str, int] = {}
+    def record(_module, _args, output, name: str) -> None:
+        calls[name] += 1
+        if name in outputs:
+            outputs[name].append(output.shape if isinstance(output, Tensor) else type(output))
 
-    def count(name: str, output) -> None:
-        calls[name] = calls.get(name, 0) + 1
-        note(name, output)
-
-    hooks = [m.register_forward_hook(lambda m, a, out, n=n: count(n, out)) for n, m in modules.items()]  # noqa: ARG005
+    hooks = [m.register_forward_hook(functools.partial(record, name=name)) for name, m in modules.items()]
     try:
         with torch.no_grad(), in_eval_mode(model):
-            output = model(*(example if isinstance(example, tuple) else (example,)))
+            result = model(*(example if isinstance(example, tuple) else (example,)))
     finally:
         for hook in hooks:
             hook.remove()
-    return FileInput(calls, [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)])
+    return _Run(calls, outputs, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
 
 
-def _all_else_is_as_before(
-    model: nn.Module, name: str, block: nn.Module, modules: Mapping[str, nn.Module], example, before: FileInput
-) -> bool:
-    """Whether, with a block that changes nothing, every module is called as often and the same comes out."""
-    calls = 0
-
-    def pass_on(_module, args, _output):
-        nonlocal calls
-        calls += 1
-        return args[0]
-
-    handle = block.register_forward_hook(pass_on)
-    try:
-        now = _run(model, modules, example)
-    finally:
-        handle.remove()
-    return (
-        calls == before.calls[name]
-        and now.calls == before.calls
-        and [o.shape for o in now.output] == [o.shape for o in before.output]
-        and all(
-            torch.allclose(a, b, 1e-3, 1e-3, equal_nan=True) for a, b in zip(now.output, before.output, strict=True)
-        )
-    )
-
-
-def _look(model: nn.Module, names: list[str], modules: Mapping[str, nn.Module], example) -> tuple[dict, FileInput]:
-    """(channels, ndim) behind each name, and what else a run shows."""
-    shapes: dict[str, tuple[int, int]] = {}
-
-    def note(name: str, output) -> None:
-        if name not in names:
-            return
-        if not isinstance(output, Tensor) or output.ndim not in (3, 4, 5):
-            what = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(f"the output of {name!r} is not [B, C, *positions] but {what}")
-        width = _read_off(name, modules)[0]
-        if output.shape[1] != width == output.shape[-1]:
-            raise ValueError(f"the output of {name!r}, {list(output.shape)}, has its {width} channels last, not second")
-        shape = output.shape[1], output.ndim - 2
-        if shapes.setdefault(name, shape) != shape:
-            raise ValueError(
-                f"{name!r} is called several times, with {shapes[name][0]} and with {shape[0]} channels: "
-                "name a module that is called once"
-            )
-
-    seen = _run(model, modules, example, note)
-    if missed := [name for name in names if name not in shapes]:
+def _check_outputs(outputs: Mapping[str, list], modules: Mapping[str, nn.Module]) -> dict[str, tuple[int, int]]:
+    """(channels, ndim) of what each module returned in a run."""
+    if missed := [name for name, shapes in outputs.items() if not shapes]:
         raise ValueError(f"the example never reached {', '.join(missed)}")
-    return shapes, seen
+    for name, shapes in outputs.items():
+        width = _read_off(name, modules)[0]
+        for shape in shapes:
+            if not isinstance(shape, torch.Size) or len(shape) not in (3, 4, 5):
+                what = list(shape) if isinstance(shape, torch.Size) else shape.__name__
+                raise ValueError(f"the output of {name!r} is not [B, C, *positions] but {what}")
+            if shape[1] != width == shape[-1]:
+                raise ValueError(f"the output of {name!r}, {list(shape)}, has its {width} channels last, not second")
+            if (shape[1], len(shape)) != (shapes[0][1], len(shapes[0])):
+                raise ValueError(
+                    f"{name!r} is called several times, with {shapes[0][1]} and with {shape[1]} channels: "
+                    "name a module that is called once"
+                )
+    return {name: (shapes[0][1], len(shapes[0]) - 2) for name, shapes in outputs.items()}
+
+
+def _is_unchanged(
+    model: nn.Module, name: str, block: nn.Module, modules: Mapping[str, nn.Module], example, before: _Run
+) -> bool:
+    """Whether, with a block that returns its input, every module is called as often and the result is the same."""
+    identity = block.register_forward_hook(lambda _module, args, _output: args[0])
+    try:
+        now = _run(model, {**modules, "the block": block}, example)
+    finally:
+        identity.remove()
+    if now.calls != before.calls + Counter({"the block": before.calls[name]}):
+        return False
+    pairs = list(zip(now.result, before.result, strict=False))
+    return len(now.result) == len(before.result) and all(
+        a.shape == b.shape and torch.allclose(a, b, 1e-3, 1e-3, equal_nan=True) for a, b in pairs
+    )

@@ -1,11 +1,11 @@
 """timm's ResNets with blocks in the paper's places: ``import cgnl.timm_models``, then ``timm.create_model``.
 
 ``cgnl_resnet50``, ``cgnlx_resnet50``, ``nl_resnet50`` and so on take the arguments of timm's own ResNets (num_classes,
-in_chans, features_only, drop_rate, ...), ``blocks=5`` or ``after``, the names of modules to put blocks behind, and
+in_chans, features_only, drop_rate, ...), ``blocks=5`` or ``after``, the names of modules to insert blocks after, and
 ``block_options``, a dictionary of arguments of the block. ``covariance_resnet50`` and so on have no block, and
 second-order pooling in place of the average; ``head`` and ``reduced`` give it to the others too.
-``pretrained=True`` loads timm's weights of the plain ResNet, among whose layers new blocks are an identity. A
-second-order head is new, and so is the classifier behind it.
+``pretrained=True`` loads timm's weights of the plain ResNet; new blocks are an identity. A second-order head and its
+classifier are new.
 
 timm's scripts see them through ``python -m cgnl.timm_models train.py --model cgnl_resnet50 ...``.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .extras import need
-from .heads import SecondOrderPool, second_order_pools
+from .heads import Classifier, SecondOrderPool, second_order_pools
 from .surgery import STAGES, insert, inserted, placement
 
 timm = need("timm", "timm")
@@ -30,17 +30,6 @@ resnets = need("timm.models.resnet", "timm")
 BLOCKS = ("cgnl", "cgnlx", "nl")
 
 __all__ = ["run_script"]
-
-
-class Classifier(nn.Linear):
-    """A linear layer that multiplies its input by ``gain``."""
-
-    def __init__(self, in_features: int, out_features: int, gain: float, **factory: Any):
-        super().__init__(in_features, out_features, **factory)
-        self.gain = gain
-
-    def forward(self, input: Tensor) -> Tensor:  # [B, in_features] -> [B, out_features]
-        return super().forward(input if self.gain == 1 else self.gain * input)
 
 
 class SecondOrderResNet(resnets.ResNet):
@@ -57,7 +46,7 @@ class SecondOrderResNet(resnets.ResNet):
             self._set_head(self.global_pool)
 
     def reset_classifier(self, num_classes: int, global_pool: str = "avg") -> None:
-        """Draw a new classifier, for the same head; with ``global_pool=""`` there is neither."""
+        """Replace the classifier and keep the head; ``global_pool=""`` removes both."""
         _check_pool(global_pool)
         pool = self.global_pool
         super().reset_classifier(num_classes, global_pool)
@@ -72,7 +61,7 @@ class SecondOrderResNet(resnets.ResNet):
             pool = SecondOrderPool(self.num_features, **self.head_options, **factory).train(self.training)
         self.global_pool, self.head_hidden_size = pool, pool.features
         if self.num_classes > 0:
-            self.fc = Classifier(pool.features, self.num_classes, pool.gain, **factory).train(self.training)
+            self.fc = Classifier(pool.features, self.num_classes, 0.0, pool.gain, **factory).train(self.training)
 
 
 def _check_pool(global_pool: str) -> None:
@@ -90,10 +79,10 @@ def resnet(
     reduced: int = 256,
     **options: Any,
 ):
-    """timm's ResNet, with blocks or a second-order head or both."""
+    """timm's ResNet with blocks, a second-order head, or both."""
     kind = resnets.BasicBlock if depth < 50 else resnets.Bottleneck
     if head == "average" and reduced != 256:
-        raise ValueError(f"no second-order head is asked for, but an option of one is given: reduced = {reduced}")
+        raise ValueError(f"reduced = {reduced} is an option of a second-order head, but head is average")
     if block is None and (blocks != 1 or after is not None or block_options):
         raise ValueError("no block is asked for, but options of one are given")
     if head == "average":
@@ -108,7 +97,7 @@ def resnet(
 
 
 def keep_new_parts(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Weights of a plain ResNet, and the blocks as they are, and the head with its classifier."""
+    """Weights of a plain ResNet, completed by the model's own blocks, head and classifier."""
     own, result = model.state_dict(), dict(state)
     for parts, with_them in ((inserted(model), ()), (second_order_pools(model), ("fc.",))):
         names = tuple(f"{part}." for part in parts)
@@ -148,7 +137,7 @@ for _depth in STAGES:
 
 
 def run_script(*arguments: str) -> None:
-    """Run somebody's script with its arguments, as Python does, after the networks were registered."""
+    """Run a script with its arguments, as Python does, with the networks registered."""
     if not arguments:
         sys.exit("usage: python -m cgnl.timm_models SCRIPT [ARGUMENT ...]")
     sys.argv = list(arguments)

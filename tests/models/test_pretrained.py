@@ -148,7 +148,7 @@ def change(**values):
         (change(num_classes=10**12), "is of another network: its weights are of a smaller one"),  # 2 PB
         (change(num_classes="3"), "num_classes must be a whole number, got '3'"),
         (change(num_classes=10**30), "resnet18 cannot be built: "),
-        (change(weights="IMAGENET1K_V1"), "has a config.json that asks for weights of somebody else"),
+        (change(weights="IMAGENET1K_V1"), "has a config.json that asks for other weights"),
         (change(model_id="elsewhere"), "has a config.json that does not describe a network: .* 'model_id'"),
         (change(block="cgnl", kernel={"kernel": "Taylor"}), "does not describe a network: 'arguments'"),
         (change(classes=3), "has a config.json that does not describe a network: "),

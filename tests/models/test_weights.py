@@ -322,11 +322,11 @@ def test_load_reference_checkpoint_ignores_another_classifier(tmp_path):
         pytest.param(
             "cgnl",
             lambda: with_block(after="layer3.0", norm="group"),
-            "blocks behind layer3.1, the network behind layer3.0",
+            "blocks after layer3.1, the network after layer3.0",
             id="place",
         ),
-        pytest.param("cgnl", Tiny, "behind layer3.1, the network behind nothing", id="network-without-block"),
-        pytest.param(None, with_block, "behind nothing, the network behind layer3.1", id="checkpoint-without-block"),
+        pytest.param("cgnl", Tiny, "after layer3.1, the network after nothing", id="network-without-block"),
+        pytest.param(None, with_block, "after nothing, the network after layer3.1", id="checkpoint-without-block"),
     ],
 )
 def test_load_reference_checkpoint_refuses_and_changes_nothing(theirs, ours, message, tmp_path):

@@ -1,11 +1,13 @@
 import inspect
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from cgnl import ops
+from cgnl import CGNL, kernels, ops
 from cgnl.kernels import GaussianRBF
-from cgnl.ops import compact_generalized_non_local, dispatch, reference
+from cgnl.ops import block, compact_generalized_non_local, dispatch, reference
 from tests.conftest import EXACT, relative_error
 
 OPTIONS = {
@@ -74,3 +76,51 @@ def test_compact_exports_with_a_dynamic_batch(options):
     for size in (1, 3):
         inputs = draw(size)
         assert relative_error(program.module()(*inputs), module(*inputs)) < EXACT
+
+
+def block_arguments(dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
+    module = CGNL(32, groups=2, norm=None, zero_init=False, dtype=dtype)
+    return torch.randn(2, 32, 3, 4, dtype=dtype), module.theta, module.phi, module.g, module.z
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_block_on_the_cpu_is_the_reference_of_layers_and_of_weights(backend, dtype):
+    x, *layers = block_arguments(dtype)
+    weights = [layer.weight for layer in layers]
+    expected = block.cgnl_block(x, *weights, groups=2)
+    for given in (layers, weights):
+        assert torch.equal(dispatch.cgnl_block(x, *given, groups=2, backend=backend), expected)
+
+
+def test_block_says_why_the_kernels_do_not_apply():
+    with pytest.raises(ValueError, match=r'backend="fused" is not possible: the input is on cpu'):
+        dispatch.cgnl_block(*block_arguments(), groups=2, backend="fused")
+
+
+def why_not(change=lambda _: None, norm=None) -> str | None:
+    x, *layers = block_arguments()
+    named: Any = dict(zip(("theta", "phi", "g", "z"), layers, strict=True))
+    change(named)
+    return dispatch.why_not(x, named, norm, kernels.Dot(), 2, None, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "norm", "says"),
+    [
+        (lambda layers: layers["g"].register_forward_hook(lambda *_: None), None, "g has hooks"),
+        (lambda layers: layers["z"].register_full_backward_hook(lambda *_: None), None, "z has hooks"),
+        (lambda layers: layers.update(phi=nn.Identity()), None, "phi is a Identity"),
+        (lambda layers: layers.update(z=nn.Conv2d(16, 32, 1, bias=False)), None, "z has 1 groups"),
+        (lambda layers: layers.update(theta=nn.Conv2d(32, 16, 1)), None, "theta has a bias"),
+        (lambda _: None, nn.LayerNorm(32), "norm is a LayerNorm"),
+        (lambda _: None, nn.GroupNorm(4, 32), "norm has 4 groups"),
+        (lambda _: None, nn.BatchNorm2d(32, affine=False), "norm has no weight"),
+    ],
+)
+def test_why_not_names_the_layer(change, norm, says):
+    assert why_not(change, norm) == says
+
+
+def test_why_not_of_plain_layers_is_the_device():
+    assert why_not() == "the input is on cpu, and the kernels run on CUDA"

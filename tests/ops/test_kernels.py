@@ -1,13 +1,14 @@
 import copy
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
 
 import cgnl
 from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Kernel, Taylor
-from cgnl.ops.kernels import resolve
+from cgnl.ops.kernels import parse, resolve, spell
 from tests.conftest import EXACT, relative_error
 
 GAMMA = 0.3
@@ -131,7 +132,9 @@ def test_check_normalize_allows(kernel):
         pytest.param(lambda: Taylor([]), r"got \(\)", id="no-coefficients"),
         pytest.param(lambda: Taylor([0, 0]), r"got \(0\.0, 0\.0\)", id="all-zero-coefficients"),
         pytest.param(lambda: Taylor([math.nan]), "got .nan", id="nan-coefficient"),
-        pytest.param(lambda: resolve("gaussian"), "'gaussian'.*'dot', 'embedded_gaussian', 'rbf'", id="name"),
+        pytest.param(
+            lambda: resolve("gaussian"), "unknown kernel 'gaussian'; did you mean embedded_gaussian", id="name"
+        ),
         pytest.param(lambda: resolve(None), "None", id="no-kernel"),  # pyright: ignore[reportArgumentType]
         pytest.param(lambda: Dot().check_normalize(), r"Dot\(\) has alpha_0\^2 = 0", id="normalize-dot"),
         pytest.param(lambda: Taylor([0, 1]).check_normalize(), r"Taylor\(.*alpha_0\^2 = 0", id="normalize-taylor"),
@@ -141,3 +144,51 @@ def test_check_normalize_allows(kernel):
 def test_kernels_refuse(build, says):
     with pytest.raises(ValueError, match=rf"\A.*{says}.*\Z"):
         build()
+
+
+TEXTS = {
+    "dot": Dot(),
+    "embedded_gaussian:order=2": EmbeddedGaussian(2),
+    "rbf:order=4,gamma=0.01,beta=exact": GaussianRBF(4, 1e-2, "exact"),
+    "rbf:order=3,gamma=1e-05,beta=norm": GaussianRBF(gamma=1e-5, beta="norm"),
+    "taylor:0.0,1.0,0.5": Taylor([0, 1, 0.5]),
+}
+
+
+@pytest.mark.parametrize(("text", "kernel"), TEXTS.items(), ids=TEXTS)
+def test_text_is_a_kernel_and_a_kernel_is_text(text, kernel):
+    assert spell(kernel) == text
+    assert parse(text) == resolve(text) == cgnl.CGNL(16, kernel=text).kernel == kernel
+
+
+def test_parse_fills_in_defaults():
+    assert parse("rbf") == GaussianRBF()
+    assert parse("rbf:beta=exact,") == GaussianRBF(beta="exact")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rfb", "unknown kernel 'rfb'; did you mean rbf?"),
+        ("", "unknown kernel ''; there is dot, embedded_gaussian, rbf, taylor"),
+        ("rbf:ordr=3", "'ordr=3' is no option of the kernel rbf; did you mean order?"),
+        ("rbf:order", "'order' is no option of the kernel rbf; did you mean order?"),
+        ("rbf:order=x", "order of the kernel rbf must be a number, got 'x'"),
+        ("rbf:beta=odd", 'beta must be "paper", "norm" or "exact", got \'odd\''),
+        ("dot:order=1", "'order=1' is no option of the kernel dot; there is none"),
+        ("taylor", "coefficients must be finite, at least 0 and not all 0, got ()"),
+        ("taylor:1,a", "a coefficient of the kernel taylor must be a number, got 'a'"),
+    ],
+)
+def test_parse_names_what_is_wrong(text, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        parse(text)
+
+
+def test_spell_refuses_a_kernel_without_a_name():
+    @dataclasses.dataclass(frozen=True)
+    class Mine(Dot):
+        pass
+
+    with pytest.raises(ValueError, match="has no name"):
+        spell(Mine())

@@ -490,7 +490,7 @@ def test_operators_refuse_inputs(form, inputs, says):
         *(
             pytest.param(
                 lambda operation=operation: operation(X, X, X, scale="energy"),
-                'scale="energy" is of the block CGNL alone',
+                'scale="energy" is only for the block CGNL',
                 id=f"{operation.__name__}-energy",
             )
             for operation in (compact_generalized_non_local, generalized_non_local)

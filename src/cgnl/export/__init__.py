@@ -1,9 +1,7 @@
-"""Files that run elsewhere: ONNX, torch.export's programs, and networks whose norms are folded away."""
+"""Networks as files that run elsewhere (ONNX, torch.export programs), and ready for serving."""
 
 from .agreement import BAR, Agreement
-from .folding import fold
-from .onnx import to_onnx
-from .program import part_that_exports, to_program
-from .serving import for_inference
+from .files import part_that_exports, to_onnx, to_program
+from .serving import fold, for_inference
 
 __all__ = ["BAR", "Agreement", "fold", "for_inference", "part_that_exports", "to_onnx", "to_program"]

@@ -1,4 +1,4 @@
-"""Whether something that was exported computes what the network does, on inputs of several shapes."""
+"""Check that an export computes what the network does, on inputs of several shapes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ from torch import Tensor, nn
 from ..spelling import first_line
 
 BAR = 1e-4
-"""The largest difference, relative to the largest output, with which an export is still called done."""
+"""The largest difference allowed between an export and its network, relative to the largest output."""
 
 IMAGES = ((1, 64, 64), (3, 65, 97), (2, 96, 33), (1, 32, 32), (1, 127, 80))
 CLIPS = ((1, 8, 64, 64), (3, 9, 65, 49), (2, 16, 33, 48), (1, 8, 32, 32), (1, 13, 80, 64))
-"""Batch, frames, height and width to try: one sample and three, odd sizes, and the least that a ResNet can see."""
+"""Batch, frames, height and width to try: one sample and three, odd sizes, and the smallest input of a ResNet."""
 
 Function = Callable[[Tensor], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How nearly something that was exported computes what the network does."""
+    """How closely an export follows its network."""
 
     shapes: tuple[tuple[int, ...], ...]
-    """Of the inputs."""
+    """Shapes of the inputs."""
     differences: tuple[float, ...]
-    """The largest of the outputs for each, relative to the largest output."""
+    """The largest difference for each input, relative to the largest output."""
 
     @property
     def largest(self) -> float:
@@ -34,16 +34,18 @@ class Agreement:
 
 
 def agree(model: nn.Module, exported: Function, inputs: Sequence[Tensor]) -> Agreement:
-    """Compare what was exported with the network; ``ValueError`` where it says something else."""
+    """Compare an export with its network; ``ValueError`` if they differ."""
     differences = []
     for x in inputs:
-        expected = outputs_of(model, x)
+        expected = run_network(model, x)
         if not all(y.isfinite().all() for y in expected):
             raise ValueError(f"the network's own output is not finite for an input of {words(x.shape)}")
         try:
             actual = exported(x)
-        except Exception as error:  # whatever runs it has errors of its own
-            raise ValueError(f"the export does not take an input of {words(x.shape)}: {cause_of(error)}") from error
+        except Exception as error:  # every runtime has errors of its own
+            raise ValueError(
+                f"the export does not take an input of {words(x.shape)}: {explain_error(error)}"
+            ) from error
         differences.append(max(difference(a, e) for a, e in zip(actual, expected, strict=True)))
         if not differences[-1] <= BAR:
             raise ValueError(
@@ -54,7 +56,7 @@ def agree(model: nn.Module, exported: Function, inputs: Sequence[Tensor]) -> Agr
 
 
 def example_inputs(model: nn.Module, size: Sequence[int] = ()) -> list[Tensor]:
-    """Random inputs of several shapes; ``size`` adds that of a sample the network was made for."""
+    """Random inputs of several shapes; ``size`` adds the one that the network was made for."""
     shapes = CLIPS if takes_clips(model) else IMAGES
     if size and (1, *size) not in shapes:
         shapes = (*shapes[:-1], (1, *size))
@@ -67,8 +69,8 @@ def takes_clips(model: nn.Module) -> bool:
     return isinstance(next(m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)), nn.Conv3d)
 
 
-def outputs_of(model: Callable, x: Tensor) -> list[Tensor]:
-    """What a network gives for x, as a list: detectors' backbones give dictionaries."""
+def run_network(model: Callable, x: Tensor) -> list[Tensor]:
+    """The outputs for x as a list: backbones of detectors return dictionaries."""
     with torch.no_grad():
         y = model(x)
     return list(y.values()) if isinstance(y, dict) else [y]
@@ -87,6 +89,6 @@ def words(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
 
 
-def cause_of(error: Exception) -> str:
-    """What went wrong, in a line."""
+def explain_error(error: Exception) -> str:
+    """What went wrong, in one line."""
     return first_line(error.__cause__ or error)

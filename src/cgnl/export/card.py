@@ -1,4 +1,4 @@
-"""``cgnl export``: a trained network as a file that runs elsewhere."""
+"""The card of an exported network: what it is, what input it takes, and what its outputs mean."""
 
 import dataclasses
 from typing import Any
@@ -10,11 +10,11 @@ from ..engine.config import plain
 from ..engine.datasets import dataset_name, short_side_in_test, view_in_test
 
 LARGEST_CHECK = 448, 32
-"""Height and frames beyond which the check does not go to the network's own size: it would take minutes."""
+"""Largest height and number of frames that an export is checked with: more would take minutes."""
 
 
 def card_of(trained: Trained) -> dict[str, Any]:
-    """All that is needed to use the network: what it is, what it wants to see, and what its answers mean."""
+    """Everything that is needed to use the network, without where its data was."""
     data = dataclasses.replace(
         trained.config.data,
         dataset=dataset_name(trained.config.data),
@@ -33,7 +33,7 @@ def card_of(trained: Trained) -> dict[str, Any]:
 
 
 def preprocessing(trained: Trained) -> dict[str, Any]:
-    """How a file becomes the network's input."""
+    """How a picture or clip becomes the network's input."""
     if trained.kind == "objects":
         data = trained.config.data
         size = {"short_side": short_side_in_test(data), "long_side": data.long_side}
@@ -47,7 +47,7 @@ def preprocessing(trained: Trained) -> dict[str, Any]:
 
 
 def own_size(trained: Trained) -> tuple[int, ...]:
-    """[frames,] height and width that the network was made for, where that is not too much for a check."""
+    """[frames,] height and width that the network was made for, or () if a check would take too long."""
     if trained.kind == "objects":
         return ()
     view = view_in_test(trained.config.data, trained.kind, full=False)

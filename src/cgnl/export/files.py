@@ -1,22 +1,32 @@
-"""A trained network as files: what kind each suffix stands for, and the card that says what is in them."""
+"""A network as a file: ONNX, a torch.export program, safetensors, or a folder in Hugging Face's convention.
 
+Every file is checked against the network on several shapes. ONNX files and programs take inputs of any batch size,
+height, width and clip length.
+"""
+
+import contextlib
+import io
 import json
+import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
 
 from ..extras import need
 from ..models.made_with import config_of, network_of
 from ..surgery import in_eval_mode
-from .agreement import Agreement, agree, example_inputs, outputs_of
-from .onnx import to_onnx
-from .program import part_that_exports, to_program
+from .agreement import Agreement, Function, agree, example_inputs, explain_error, run_network, takes_clips
 
+SUFFIXES = (".onnx", ".pt2", ".safetensors")
 CARD = "cgnl"
 """The name of the card in a file's metadata."""
-SUFFIXES = (".onnx", ".pt2", ".safetensors")
+INPUT, OUTPUT = "pixels", "logits"
+"""Names in an ONNX file."""
 
 
 def to_file(network: nn.Module, suffix: str, card: Mapping[str, Any], size: Sequence[int]) -> tuple[bytes, Agreement]:
@@ -29,6 +39,38 @@ def to_file(network: nn.Module, suffix: str, card: Mapping[str, Any], size: Sequ
     return to_safetensors(network, {CARD: text}, size)
 
 
+def to_onnx(
+    model: nn.Module, about: Mapping[str, str] | None = None, size: Sequence[int] = ()
+) -> tuple[bytes, Agreement]:
+    """The network as an ONNX file, checked against it by onnxruntime.
+
+    Args:
+        model: a float32 network of ours; of a detector, its backbone is exported.
+        about: text to put into the file's metadata, or None.
+        size: [frames,] height and width of a sample that the network was made for, to be checked too.
+    """
+    model = part_that_exports(model)
+    content = convert(trace(model), free_axes(model), about)
+    return content, _compare(model, start_onnx(content), size)
+
+
+def to_program(
+    model: nn.Module, about: Mapping[str, str] | None = None, size: Sequence[int] = ()
+) -> tuple[bytes, Agreement]:
+    """The network as a .pt2 file, checked against it; ``torch.export.load(file).module()`` runs it.
+
+    Args:
+        model: a float32 network of ours; of a detector, its backbone is exported.
+        about: text to store with the program, by file name, or None.
+        size: [frames,] height and width of a sample that the network was made for, to be checked too.
+    """
+    model = part_that_exports(model)
+    file = io.BytesIO()
+    torch.export.save(trace(model), file, extra_files=dict(about or {}))
+    loaded = torch.export.load(io.BytesIO(file.getvalue())).module()
+    return file.getvalue(), _compare(model, lambda x: run_network(loaded, x), size)
+
+
 def to_safetensors(network: nn.Module, about: Mapping[str, str], size: Sequence[int]) -> tuple[bytes, Agreement]:
     """The weights, checked by building the network of ``create_model`` again."""
     safetensors = need("safetensors.torch", "vision")
@@ -36,7 +78,7 @@ def to_safetensors(network: nn.Module, about: Mapping[str, str], size: Sequence[
     content = safetensors.save(weights, {"format": "pt", **about})
     again = network_of(**config_of(network))
     again.load_state_dict(safetensors.load(content))
-    return content, _compare(network, again, size)
+    return content, _compare_networks(network, again, size)
 
 
 def to_folder(
@@ -46,10 +88,81 @@ def to_folder(
     from ..models.pretrained import WEIGHTS, Network
 
     Network(network, classes=card["classes"], preprocessing=card["preprocessing"]).save_pretrained(folder)
-    return (folder / WEIGHTS).read_bytes(), _compare(network, Network.from_pretrained(folder).network, size)
+    return (folder / WEIGHTS).read_bytes(), _compare_networks(network, Network.from_pretrained(folder).network, size)
 
 
-def _compare(network: nn.Module, again: nn.Module, size: Sequence[int]) -> Agreement:
-    network, again = part_that_exports(network), part_that_exports(again)
-    with in_eval_mode(network), in_eval_mode(again):
-        return agree(network, lambda x: outputs_of(again, x), example_inputs(network, size))
+def part_that_exports(model: nn.Module) -> nn.Module:
+    """The network; of a detector its backbone, since all that follows depends on the number of objects."""
+    return model.get_submodule("backbone") if hasattr(model, "roi_heads") else model
+
+
+def free_axes(model: nn.Module) -> dict[int, str]:
+    """The axes of the input that may be of any size, with their names."""
+    names = ("batch", "frames", "height", "width") if takes_clips(model) else ("batch", "height", "width")
+    return dict(zip((0, *range(2, len(names) + 1)), names, strict=True))
+
+
+def trace(model: nn.Module, example: Tensor | None = None) -> ExportedProgram:
+    """The network in eval mode as a program.
+
+    ``example`` gives the number of axes, and must not have an axis of size 1, nor cause one in any layer.
+    """
+    if example is None:
+        example = torch.randn(2, 3, *((16, 48, 64) if takes_clips(model) else (112, 128)))
+    axes = dict.fromkeys((0, *range(2, example.ndim)), Dim.DYNAMIC)
+    with in_eval_mode(model), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about torch's own internals
+        try:
+            program = torch.export.export(model, (example,), dynamic_shapes=(axes,))
+        except Exception as error:  # a user's network may do anything
+            raise ValueError(f"torch.export cannot follow the network: {explain_error(error)}") from error
+    # What torch noted about the example's strides (that no layer has a size of 1, that one size is larger than another)
+    # would be demanded of every input. No operation depends on it, which the shapes of the check show.
+    program._guards_code = []
+    return program
+
+
+def convert(program: ExportedProgram, axes: Mapping[int, str], about: Mapping[str, str] | None = None) -> bytes:
+    """A program of torch.export with one input as an ONNX file whose free axes have names."""
+    need("onnxscript", "export")
+    count = len(program.graph_signature.user_outputs)
+    outputs = [OUTPUT] if count == 1 else [f"features{i}" for i in range(count)]
+    names: Any = {"input_names": [INPUT], "output_names": outputs, "dynamic_shapes": (dict(axes),)}
+    try:
+        with _quiet():
+            exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, **names)
+    except Exception as error:  # a user's network may do anything
+        raise ValueError(f"ONNX cannot express the network: {explain_error(error)}") from error
+    exported.model.metadata_props.update(about or {})
+    return exported.model_proto.SerializeToString()
+
+
+def start_onnx(content: bytes) -> Function:
+    """A function that runs an ONNX file on the CPU."""
+    session = need("onnxruntime", "export").InferenceSession(content, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x: [torch.from_numpy(y) for y in session.run(None, {name: x.numpy()})]
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Silence the exporter's progress messages."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _compare(model: nn.Module, exported: Function, size: Sequence[int]) -> Agreement:
+    with in_eval_mode(model):
+        return agree(model, exported, example_inputs(model, size))
+
+
+def _compare_networks(network: nn.Module, again: nn.Module, size: Sequence[int]) -> Agreement:
+    again = part_that_exports(again).eval()
+    return _compare(part_that_exports(network), lambda x: run_network(again, x), size)

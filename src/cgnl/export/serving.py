@@ -1,27 +1,69 @@
-"""A network made ready to answer: norms folded, half precision, kernels that are started all at once."""
+"""Networks for serving: batch norms folded into convolutions, half precision, CUDA graphs."""
 
-from typing import Any
+import copy
+from collections import Counter
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..cuda_graph import capture
-from .folding import fold
+from ..heads import second_order_pools
+
+Model = TypeVar("Model", bound=nn.Module)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+MOST = 16
+"""CUDA graphs kept at a time; each holds the memory of a whole forward pass."""
+
+
+def fold(model: Model) -> Model:
+    """A copy of a network, for inference only, with batch norms folded into the convolutions before them.
+
+    Blocks keep their norms, because the attention stands between W_z and the norm; so do compact heads, where a square
+    root does.
+    """
+    folded = copy.deepcopy(model).eval()
+    try:
+        nodes = torch.fx.symbolic_trace(folded).graph.nodes
+    except Exception as error:  # torch.fx and the network may raise anything
+        raise ValueError(f"the order of the layers cannot be followed: {error}") from None
+    calls = Counter(node.target for node in nodes if node.op == "call_module")
+    for node in nodes:
+        before = node.args[0] if node.op == "call_module" else None
+        if not isinstance(before, torch.fx.Node) or before.op != "call_module" or len(before.users) > 1:
+            continue
+        conv: Any = folded.get_submodule(str(before.target))
+        norm: Any = folded.get_submodule(str(node.target))
+        once = calls[before.target] == calls[node.target] == 1
+        if once and type(conv) in _CONVOLUTIONS and _is_foldable(norm):
+            folded.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
+            folded.set_submodule(str(node.target), nn.Identity())
+    for head in second_order_pools(folded).values():  # each is one layer to torch.fx
+        if head.kind != "compact" and _is_foldable(head.norm):
+            reduce: Any = head.reduce
+            head.reduce, head.norm = fuse_conv_bn_eval(reduce, head.norm), nn.Identity()
+    return folded
+
+
+def _is_foldable(norm: Any) -> bool:
+    return type(norm) in _NORMS and norm.running_mean is not None
 
 
 def for_inference(
     model: nn.Module, device: torch.device | str | None = None, dtype: torch.dtype | None = None, graphs: bool = True
 ) -> nn.Module:
-    """A copy of a network for a service: it answers as the network does in eval mode, sooner.
+    """A copy of a network for serving: the same outputs as in eval mode, faster.
 
-    Its batch norms are folded into the convolutions before them, blocks run as fused kernels where there are any for
-    them, images are channels_last, and on a GPU each shape that it meets becomes a CUDA graph.
+    Batch norms are folded into the convolutions before them, blocks run as fused kernels where those apply, images are
+    channels_last, and on a GPU each input shape becomes a CUDA graph.
 
     Args:
         model: [B, 3, H, W] or [B, 3, T, H, W] -> Tensor.
-        device: where the copy is; where the network is unless given.
-        dtype: of the copy and its input; unless given, bfloat16 on a GPU and float32 on a CPU.
-        graphs: whether to make CUDA graphs (True). A graph answers one request at a time.
+        device: of the copy; None means the network's own.
+        dtype: of the copy and its input; None means bfloat16 on a GPU and float32 on a CPU.
+        graphs: whether to make CUDA graphs (True). A graph serves one request at a time.
 
     Returns:
         A module that takes input of any dtype, layout and device, and returns a tensor of ``dtype`` on ``device``.
@@ -34,7 +76,7 @@ def for_inference(
 
 
 class Ready(nn.Module):
-    """A network that takes its input as it comes."""
+    """A network that takes input of any dtype, layout and device."""
 
     def __init__(self, network: nn.Module, device: torch.device, dtype: torch.dtype):
         super().__init__()
@@ -52,12 +94,8 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=formats.get(x.ndim, torch.contiguous_format))
 
 
-MOST = 16
-"""Shapes that are kept as graphs; a graph holds the memory of a whole pass."""
-
-
 class Graphed(nn.Module):
-    """A network that is captured once for each shape of its input, and replayed from then on."""
+    """A network that is captured as a CUDA graph for each input shape, and replayed from then on."""
 
     def __init__(self, network: nn.Module):
         super().__init__()
@@ -70,9 +108,9 @@ class Graphed(nn.Module):
         if key not in self._graphs:
             if len(self._graphs) == MOST:
                 return self.network(x)
-            seen = x.clone()
-            self._graphs[key] = *capture(lambda: self.network(seen)), seen
-        graph, answer, seen = self._graphs[key]
-        seen.copy_(x)
+            static = x.clone()
+            self._graphs[key] = *capture(lambda: self.network(static)), static
+        graph, output, static = self._graphs[key]
+        static.copy_(x)
         graph.replay()
-        return answer.clone()
+        return output.clone()

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from ..extras import need
-from ..heads import KINDS, SecondOrderPool
+from ..heads import KINDS, Classifier, SecondOrderPool
 from ..ops.reference import check_whole
 from ..surgery import STAGES, Factory, insert, placement
-from .resnet import Classifier, resnet
+from .resnet import resnet
 from .video import c2d_resnet, i3d_resnet
 from .weights import BODY, LoadReport, load_reference_checkpoint, load_weights
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def _detector(form: str, num_classes: int, dropout: float, caffe: bool = False) -> nn.Module:
-    """Mask R-CNN; torchvision's detection is imported only where it is asked for."""
+    """Mask R-CNN; imports torchvision's detection only when needed."""
     from . import detection
 
     return getattr(detection, f"maskrcnn_{form}")(num_classes, dropout, caffe)
@@ -50,12 +50,12 @@ NETWORKS: dict[str, Callable[[int, float], nn.Module]] = {
 
 
 def is_detector(name: str) -> bool:
-    """Whether the network of this name finds objects, and does not name pictures."""
+    """Whether the network of this name is a detector."""
     return name.startswith("maskrcnn_")
 
 
 def is_video(name: str) -> bool:
-    """Whether the network of this name takes clips, and not pictures."""
+    """Whether the network of this name takes clips."""
     return name.startswith(("c2d_", "i3d_"))
 
 
@@ -72,23 +72,23 @@ def create_model(
     after: list[str] | None = None,
     **block_options,
 ) -> nn.Module:
-    """Build a network, with blocks where the paper puts them.
+    """Build a network, with blocks where the paper places them.
 
     Args:
         name: one of ``cgnl.models.NETWORKS``: ``resnet{18,34,50,101,152}``, ``resnet{50,101,152}_caffe``,
             ``c2d_resnet{18,34,50,101}``, ``c2d_resnet{50,101}_caffe``, ``i3d_resnet{50,101}``,
             ``i3d_resnet{50,101}_caffe``, ``maskrcnn_resnet50_{fpn,c4}``, ``maskrcnn_resnet50_{fpn,c4}_caffe``.
-        block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, or what else ``insert`` takes; None for none.
+        block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, or anything else that ``insert`` takes, or None.
         blocks: 1 (in res4) or 5 (2 in res3, 3 in res4), placed by ``placement``.
         head: what pools the last map: ``"average"``, or a kind of ``SecondOrderPool``: ``"covariance"``,
             ``"bilinear"``, ``"compact"``. Mask R-CNN has none.
-        reduced: channels whose products a second-order head takes, 256 unless given.
-        num_classes: outputs of the classifier, 1000 unless given; of Mask R-CNN, with the background, 91.
+        reduced: channels whose products a second-order head takes, default 256.
+        num_classes: outputs of the classifier; None means 1000, or 91 for Mask R-CNN, with the background.
         weights: a file with a state dict (an image network's is inflated for video, and becomes the backbone of
-            Mask R-CNN, whose first layers it freezes), or the name of torchvision's weights, such as
-            ``"IMAGENET1K_V1"`` or ``"DEFAULT"``; None draws them. What was loaded, new and ignored goes to the log.
-        dropout: before the classifier, 0.5 unless given; Mask R-CNN has none.
-        after: names of modules to put blocks behind; the paper's places for ``blocks`` unless given.
+            Mask R-CNN, whose first layers are then frozen), or the name of torchvision's weights, such as
+            ``"IMAGENET1K_V1"`` or ``"DEFAULT"``; None initialises at random. The loading report is logged.
+        dropout: before the classifier, default 0.5; Mask R-CNN has none.
+        after: names of modules to insert blocks after; None means the paper's places for ``blocks``.
         block_options: arguments of the block, such as ``groups=4`` or ``norm="group"``.
 
     Returns:
@@ -96,8 +96,8 @@ def create_model(
     """
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(NETWORKS)}")
-    usual, least, background = (91, 2, ", with the background") if is_detector(name) else (1000, 1, "")
-    num_classes = usual if num_classes is None else num_classes
+    default, least, background = (91, 2, ", with the background") if is_detector(name) else (1000, 1, "")
+    num_classes = default if num_classes is None else num_classes
     check_whole(num_classes=num_classes, blocks=blocks)
     if num_classes < least:
         raise ValueError(f"num_classes must be at least {least}{background}, got num_classes = {num_classes}")
@@ -127,13 +127,13 @@ def _check_head(name: str, head: str, reduced: int) -> None:
     if head not in ("average", *KINDS):
         raise ValueError(f"unknown head {head!r}: choose one of average, {', '.join(KINDS)}")
     if head == "average" and reduced != 256:
-        raise ValueError(f"no second-order head is asked for, but an option of one is given: reduced = {reduced}")
+        raise ValueError(f"reduced = {reduced} is an option of a second-order head, but head is average")
     if head != "average" and is_detector(name):
-        raise ValueError(f"head = {head!r}: {name} is a detector, and has no pooling in whose place a head could stand")
+        raise ValueError(f"head = {head!r}: {name} is a detector, and has no pooling to replace")
 
 
 def set_head(model: nn.Module, head: str, reduced: int) -> None:
-    """Put second-order pooling in the place of a ResNet's average, with a new classifier of its size."""
+    """Replace a ResNet's average by second-order pooling, with a new classifier of its size."""
     old: Any = model.get_submodule("fc")
     ndim = 3 if isinstance(model.get_submodule("avgpool"), nn.AdaptiveAvgPool3d) else 2
     pool = SecondOrderPool(old.in_features, reduced, kind=head, ndim=ndim)
@@ -142,7 +142,7 @@ def set_head(model: nn.Module, head: str, reduced: int) -> None:
 
 
 def freeze_early(name: str, model: nn.Module) -> None:
-    """Keep the first layers of a Mask R-CNN, up to res2, as their weights are; other networks are trained whole."""
+    """Freeze the first layers of a Mask R-CNN, up to res2; other networks are trained whole."""
     if is_detector(name):
         for parameter in early_layers(model):
             parameter.requires_grad_(False)
@@ -170,8 +170,8 @@ def _torchvision_weights(name: str, weights: str) -> dict:
         raise OSError(
             f"torchvision's {weights} cannot be downloaded ({reason}): give a file of weights, or none"
         ) from None
-    except Exception:  # there is no end to what a broken file makes it raise
-        raise ValueError(f"the file of torchvision's {weights} is not whole: {known[weights].url} has it") from None
+    except Exception:  # a broken file may make it raise anything
+        raise ValueError(f"the file of torchvision's {weights} is damaged: get {known[weights].url} again") from None
     if known[weights].name == "COCO_V1":  # its frozen norms have no eps
         state |= {f"{n.removesuffix('running_var')}eps": torch.zeros(()) for n in state if n.endswith("running_var")}
     return state

@@ -1,6 +1,6 @@
 """Mask R-CNN on a ResNet-50: with a feature pyramid, or with res4's features and res5 as its head (C4).
 
-It is torchvision's: a list of pictures [3, H, W] of any sizes, from 0 to 1 -> a list of ``boxes``, ``labels``,
+It is torchvision's: a list of pictures [3, H, W] of any size, from 0 to 1 -> a list of ``boxes``, ``labels``,
 ``scores`` and ``masks``; in training, with a list of targets, a dictionary of losses. Class 0 is the background.
 """
 
@@ -19,14 +19,14 @@ mask_rcnn = need("torchvision.models.detection.mask_rcnn", "vision")
 misc = need("torchvision.ops.misc", "vision")
 
 PROPOSALS, DETECTIONS = 1000, 100
-"""Boxes that reach the box head and the mask head of one picture in a test."""
+"""Boxes per picture that reach the box head and the mask head in a test."""
 EPS = 1e-5
 
 
 class FrozenBatchNorm2d(misc.FrozenBatchNorm2d):
-    """torchvision's frozen norm, which also stands in for a trainable one in its eval mode, to the last bit.
+    """torchvision's frozen norm, which also equals a trainable one in eval mode, to the last bit.
 
-    Weights of a trainable norm say how many batches it has seen; those are computed in one kernel, as it would.
+    Weights of a trainable norm count the batches it has seen; with those, one kernel computes what it would.
     """
 
     was_trainable = False
@@ -49,7 +49,7 @@ class FrozenBatchNorm2d(misc.FrozenBatchNorm2d):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-# Boxes are found in float32: bfloat16 knows a place in a picture to eight pixels.
+# Boxes are predicted in float32: bfloat16 resolves a position to eight pixels.
 
 
 class RPNHead(faster_rcnn.RPNHead):
@@ -70,7 +70,7 @@ class MaskPredictor(mask_rcnn.MaskRCNNPredictor):
 
 
 class Shared(nn.Module):
-    """A module that belongs to another: its weights are listed there alone."""
+    """Calls a module that belongs to another, without listing its weights twice."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
@@ -81,7 +81,7 @@ class Shared(nn.Module):
 
 
 class Body(nn.Module):
-    """A backbone without a pyramid, whose weights have the names of one with."""
+    """A backbone without a pyramid, with the weight names of one that has it."""
 
     def __init__(self, body: nn.Module, out_channels: int):
         super().__init__()
@@ -107,7 +107,7 @@ def maskrcnn_fpn(num_classes: int, dropout: float = 0.0, caffe: bool = False) ->
 
 
 def maskrcnn_c4(num_classes: int, dropout: float = 0.0, caffe: bool = False) -> nn.Module:  # noqa: ARG001
-    """Mask R-CNN whose regions are cut out of res4, 14 x 14, and go through res5, which boxes and masks share."""
+    """Mask R-CNN with regions of res4, 14 x 14, that go through res5, which boxes and masks share."""
     ops = need("torchvision.ops", "vision")
     body = resnet(50, 1, 0.0, caffe, norm_layer=FrozenBatchNorm2d)
     res5 = body.get_submodule("layer4")
@@ -132,7 +132,7 @@ def maskrcnn_c4(num_classes: int, dropout: float = 0.0, caffe: bool = False) -> 
 
 
 def dense_pass(model: nn.Module, pixels: Tensor) -> None:
-    """Everything that costs multiply-adds in a test of one picture, with all proposals and detections it may have."""
+    """Run everything that costs multiply-adds for one picture, with the most proposals and detections."""
     features = model.get_submodule("backbone")(pixels)
     model.get_submodule("rpn").get_submodule("head")(list(features.values()))
     heads, channels = model.get_submodule("roi_heads"), next(iter(features.values())).shape[1]

@@ -1,6 +1,5 @@
-"""What a network was made with, as JSON has it, and the network that it makes."""
+"""The arguments of ``create_model`` that a network was built with, as JSON, and the network built from them."""
 
-import dataclasses
 from typing import Any
 
 from torch import nn
@@ -12,7 +11,7 @@ from . import create_model
 
 
 def config_of(network: nn.Module) -> dict[str, Any]:
-    """What is needed to build a network of ``create_model`` again, as JSON has it: for ``network_of``."""
+    """The arguments that a network of ``create_model`` was built with, as JSON: for ``network_of``."""
     made_with = getattr(network, "made_with", None)
     if made_with is None:
         raise ValueError(f"this {type(network).__name__} was not made by cgnl.create_model")
@@ -26,20 +25,18 @@ def config_of(network: nn.Module) -> dict[str, Any]:
 
 
 def network_of(network: str, **options: Any) -> nn.Module:
-    """The network that these settings are of, with new weights."""
+    """The network built from these arguments, with new weights."""
     try:
         return create_model(network, **{name: _decoded(value) for name, value in options.items()})
-    except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
+    except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options may have any type
         raise ValueError(f"{network} cannot be built: {first_line(error)}") from None
 
 
 def _encoded(value: Any) -> Any:
-    if isinstance(value, kernels.Kernel):
-        return {"kernel": type(value).__name__, "arguments": list(dataclasses.astuple(value))}
-    return value
+    return kernels.spell(value) if isinstance(value, kernels.Kernel) else value
 
 
 def _decoded(value: Any) -> Any:
     if not isinstance(value, dict) or value.get("kernel") not in kernels.__all__:
         return value
-    return getattr(kernels, value["kernel"])(*value["arguments"])
+    return getattr(kernels, value["kernel"])(*value["arguments"])  # as files used to name kernels

@@ -1,4 +1,4 @@
-"""Networks as folders and repositories in Hugging Face's convention: config.json beside model.safetensors."""
+"""Networks as folders and repositories in Hugging Face's convention: config.json and model.safetensors."""
 
 import json
 import os
@@ -19,25 +19,24 @@ safetensors = need("safetensors.torch", "vision")
 
 WEIGHTS = "model.safetensors"
 
-
 ABOUT: Any = {
     "library_name": "cgnl",
     "paper_url": "https://arxiv.org/abs/1810.13125",
     "tags": ["cgnl", "non-local-networks"],
 }
-"""What a repository's README says of every network."""
+"""Metadata of the README of every repository."""
 
 
 class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
     """A network of ``create_model`` with ``save_pretrained``, ``from_pretrained`` and ``push_to_hub``.
 
-    Weights are read from safetensors alone, and have the names that they have in the network itself, which is
-    ``network.network``: ``create_model(weights=...)`` takes the file too.
+    Weights are read from safetensors only. Their names are those of the network itself, ``network.network``, so that
+    ``create_model(weights=...)`` takes the file too.
 
     Args:
         network: a name for ``create_model``, or a network that it made.
-        classes: what the outputs mean, or None.
-        preprocessing: how pixels are made ready, kept as it is, or None.
+        classes: names of the outputs, or None.
+        preprocessing: how pixels become input, stored unchanged, or None.
         options: further arguments of ``create_model``.
     """
 
@@ -62,7 +61,7 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
         }
 
     def forward(self, *arguments: Any) -> Any:
-        """What the network makes of its own arguments."""
+        """Call the network with these arguments."""
         return self.network(*arguments)
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -76,10 +75,10 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **arguments: Any):
-        """A network from a folder or from Hugging Face; ``ValueError`` where it is none, whatever its files hold.
+        """A network from a folder or from Hugging Face; ``ValueError`` for anything else, whatever the files hold.
 
         Args:
-            pretrained_model_name_or_path: the folder, or ``somebody/birds``.
+            pretrained_model_name_or_path: the folder, or ``owner/birds``.
             arguments: those of ``PyTorchModelHubMixin.from_pretrained``, such as ``revision``.
         """
         name = pretrained_model_name_or_path
@@ -112,15 +111,15 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
             how = {"force_download": force_download, "local_files_only": local_files_only}
             try:
                 file = Path(hub.hf_hub_download(model_id, WEIGHTS, **where, **how))
-            except errors.LocalEntryNotFoundError:  # there is no connection, which says nothing about the file
+            except errors.LocalEntryNotFoundError:  # no connection: the file may well exist
                 raise
             except errors.EntryNotFoundError:
                 file = Path(model_id, WEIGHTS)
         if not file.is_file():
             raise ValueError(f"{model_id} has no {WEIGHTS}, and weights of other formats are not read")
         if "weights" in arguments:
-            raise ValueError(f"{model_id} has a config.json that asks for weights of somebody else")
-        with torch.device("meta"):  # where it costs nothing to be wrong
+            raise ValueError(f"{model_id} has a config.json that asks for other weights")
+        with torch.device("meta"):  # no memory is used, whatever the config asks for
             outline = cls(**arguments)
         state = read_state_dict(file)
         check_size(outline.network, state, file)

@@ -1,4 +1,4 @@
-"""What can be built, and what it costs."""
+"""Parameters and multiply-adds of the networks."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from . import create_model, is_detector, is_video
 
 MOST = 10**6
-"""Pixels of a side, frames and classes: with more, products of them are no numbers of a tensor's size."""
+"""Largest side, number of frames or classes: products of larger ones overflow a tensor's size."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Cost:
 
 
 def cost(network: str, size: int = 224, frames: int = 32, num_classes: int | None = None, **options) -> Cost:
-    """Count on the meta device: nothing is computed, and no memory is used."""
+    """Count on the meta device, without computing or using memory."""
     video = is_video(network)
     shape = (frames, size, size) if video else (size, size)
     with torch.device("meta"):

@@ -26,7 +26,7 @@ def i3d_resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False
 
 
 def inflate_weight(weight: Tensor, temporal_width: int) -> Tensor:
-    """A 2-D kernel repeated over time and divided by its width, so that a still clip gives what the picture gave."""
+    """Repeat a 2-D kernel over time and divide it by its width: a still clip then gives the picture's output."""
     return weight.unsqueeze(2).repeat(1, 1, temporal_width, 1, 1) / temporal_width  # [O, I, T, kH, kW]
 
 

@@ -1,4 +1,4 @@
-"""Weights from a file into a network, with a report of what became of every entry."""
+"""Load weights into a network, with a report of every entry."""
 
 import functools
 import re
@@ -17,14 +17,14 @@ from ..surgery import inserted
 from .video import inflate_weight
 
 BODY, HEAD = "backbone.body.", "roi_heads.box_head."
-"""Where the stages of a ResNet are in a Mask R-CNN: all of them in its body, or res5 in its head."""
+"""Where a Mask R-CNN keeps the stages of its ResNet: all of them in the body, or res5 in the head."""
 CLASSIFIERS = ("fc.", "roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
 """Layers whose size is the number of classes."""
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """The names of the entries that were loaded, of those the file lacked (new) and of those left out (ignored)."""
+    """Names of the entries that were loaded, that the file lacked (new) and that were skipped (ignored)."""
 
     loaded: tuple[str, ...]
     new: tuple[str, ...]
@@ -39,9 +39,10 @@ class LoadReport:
 def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -> LoadReport:
     """Load a state dict, or a file that holds one, into a network of ours or any other.
 
-    Image weights are inflated for a video network, and become the backbone of a Mask R-CNN. New may be whole inserted
-    blocks, a second-order head, and all but the backbone; new here and ignored there, classifiers for another number of
-    classes or another head. Anything else that does not fit raises ``ValueError`` and changes nothing.
+    Image weights are inflated for a video network, and become the backbone of a Mask R-CNN. Whole inserted blocks, a
+    second-order head, and everything but that backbone may be new; so may a classifier for another number of classes or
+    another head, and the file's own is ignored. Anything else that does not fit raises ``ValueError`` and changes
+    nothing.
 
     Args:
         model: the network, changed in place.
@@ -79,15 +80,15 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
 
 
 def new_parts(model: nn.Module) -> list[str]:
-    """What the names of entries begin with that weights of the plain network do not have: blocks and heads."""
+    """Prefixes of the entries that weights of the plain network lack: blocks and heads."""
     return [f"{name}." for name in (*inserted(model), *second_order_pools(model))]
 
 
 def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:
     """Load a checkpoint of the authors' released code into a network built by ``create_model``.
 
-    Their block is the extra layer ``layer3.5`` of a ResNet-50, with submodules t, p, g, z and gn or bn, and moves the
-    residual blocks behind it up by one; ours is ``layer3.4_cgnl``. Build the network with the same block:
+    Their block is the extra layer ``layer3.5`` of a ResNet-50, with submodules t, p, g, z and gn or bn, and shifts the
+    residual blocks after it by one; ours is ``layer3.4_cgnl``. Build the network with the same block:
     ``create_model("resnet50", block="cgnl", norm="group", ...)`` or ``create_model("resnet50", block="nl", ...)``.
 
     Args:
@@ -99,7 +100,7 @@ def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:
     ours = {str(module._inserted_after): name for name, module in inserted(model).items()}
     places = {f"{stage}.{index - 1}" for stage, index in theirs.items()}
     if places != set(ours):
-        raise ValueError(f"the checkpoint has blocks behind {_some(places)}, the network behind {_some(ours)}")
+        raise ValueError(f"the checkpoint has blocks after {_some(places)}, the network after {_some(ours)}")
     norms = [getattr(block, "norm", None) for block in inserted(model).values()]
     if any(".gn." in name for name in state) and any(isinstance(norm, _BatchNorm) for norm in norms):
         raise ValueError("the checkpoint's block has GroupNorm, the network's BatchNorm: build it with norm=\"group\"")
@@ -121,16 +122,16 @@ _RELEASED_NAMES = {"t": "theta", "p": "phi", "gn": "norm", "bn": "norm"}
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors or torch file, without running anything in it; wrappers' prefixes are taken off."""
+    """The tensors of a .safetensors or torch file, without running code in it and without prefixes of wrappers."""
     path = Path(path)
-    path.open("rb").close()  # a path that cannot be read is the system's to explain
+    path.open("rb").close()  # the system explains best why a path cannot be read
     if path.suffix == ".safetensors":
         read = need("safetensors.torch", "vision").load_file
     else:
         read = functools.partial(torch.load, map_location="cpu", weights_only=True)
     try:
         content = read(path)
-    except Exception as error:  # there is no end to what a broken file makes them raise
+    except Exception as error:  # a broken file may make them raise anything
         raise ValueError(f"{path} is not a file of weights: {first_line(error)}") from None
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
@@ -141,7 +142,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 
 def is_state_dict(content: object) -> bool:
-    """Whether it is real tensors by name, none of them larger than what is stored of it."""
+    """Whether this maps names to real tensors, none larger than its storage."""
 
     def is_whole(value: object) -> bool:
         if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta or value.is_complex():
@@ -152,7 +153,7 @@ def is_state_dict(content: object) -> bool:
 
 
 def check_size(outline: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Refuse a network, built on the meta device, that is much larger than the weights there are for it."""
+    """Raise for a network, built on the meta device, that is much larger than its weights."""
     needed, there = (sum(value.numel() for value in one.values()) for one in (outline.state_dict(), state))
     if needed > 2 * there:  # frozen norms may be stored without all they keep
         raise ValueError(f"{path} is of another network: its weights are of a smaller one")
@@ -165,7 +166,7 @@ def _inflate_to(value: Tensor, like: Tensor | None) -> Tensor:
 
 
 def _in_backbone(name: str, here: Mapping[str, Tensor]) -> str:
-    """What an entry of an image ResNet is called in a Mask R-CNN."""
+    """The name in a Mask R-CNN of an entry of an image ResNet."""
     stem = name.removesuffix("num_batches_tracked")
     near = stem if stem == name else f"{stem}running_var"
     within = next((prefix for prefix in (BODY, HEAD) if f"{prefix}{near}" in here), "")
@@ -173,12 +174,12 @@ def _in_backbone(name: str, here: Mapping[str, Tensor]) -> str:
 
 
 def _features(weight: Tensor) -> tuple[int, ...]:
-    """All of a shape but the outputs."""
+    """The shape without the outputs."""
     return tuple(weight.shape[1:])
 
 
 def _of_a_norm(name: str, norms: tuple[str, ...]) -> bool:
-    """Whether it is something that a frozen norm takes although it does not always have it."""
+    """Whether this is an entry that a frozen norm accepts but does not always have."""
     return name.startswith(norms) and name.endswith((".num_batches_tracked", ".eps"))
 
 

@@ -1,11 +1,13 @@
 """The paper's pairwise functions as Taylor series: f(theta_i, phi_j) = sum_p alpha_p^2 (theta_i phi_j)^p (eq. 9)."""
 
-from dataclasses import dataclass
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from math import exp, factorial, isfinite
 from numbers import Real
 from operator import mul
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ __all__ = ["Dot", "EmbeddedGaussian", "GaussianRBF", "Kernel", "Taylor"]
 
 
 HIGHEST = 1000
-"""Order of a series: long before it, coefficients are zero in any precision."""
+"""Largest order of a series: coefficients are zero in any precision long before it."""
 
 
 def _check_order(order: int) -> None:
@@ -68,7 +70,7 @@ class EmbeddedGaussian(Kernel):
     """exp(theta_i phi_j), without the softmax's normalisation."""
 
     order: int = 3
-    """P, 3 unless given: the highest power of the series."""
+    """P, the highest power of the series, default 3."""
 
     def __post_init__(self):
         _check_order(self.order)
@@ -98,9 +100,9 @@ class GaussianRBF(Kernel):
     """
 
     order: int = 3
-    """P, 3 unless given: the highest power of the series."""
+    """P, the highest power of the series, default 3."""
     gamma: float = 1e-4
-    """How fast f falls with the distance, 0.0001 unless given."""
+    """How fast f falls with the distance, default 0.0001."""
     beta: Literal["paper", "norm", "exact"] = "paper"
     """``"paper"``, ``"norm"`` or ``"exact"``, as above."""
 
@@ -167,9 +169,51 @@ _DEFAULTS = {name: kind() for name, kind in BY_NAME.items()}
 
 
 def resolve(kernel: str | Kernel) -> Kernel:
-    """The kernel itself, or the one with that name and its defaults."""
+    """The kernel itself, or the one that a text stands for."""
     if isinstance(kernel, Kernel):
         return kernel
-    if isinstance(kernel, str) and kernel in _DEFAULTS:
-        return _DEFAULTS[kernel]
+    if isinstance(kernel, str):
+        return _DEFAULTS[kernel] if kernel in _DEFAULTS else parse(kernel)
     raise ValueError(f"unknown kernel {kernel!r}: give one of {', '.join(map(repr, BY_NAME))} or a cgnl.kernels object")
+
+
+def parse(text: str) -> Kernel:
+    """Read a kernel: ``dot``, or a name with options: ``rbf:order=3,gamma=1e-4,beta=exact``, ``taylor:0,1,0.5``."""
+    name, _, rest = text.partition(":")
+    parts = [part for part in rest.split(",") if part]
+    if name == "taylor":
+        return Taylor([_number(float, part, "a coefficient", name) for part in parts])
+    if name not in BY_NAME:
+        raise ValueError(f"unknown kernel {name!r}{_suggest(name, [*BY_NAME, 'taylor'])}")
+    types: dict[str, Any] = {field.name: type(field.default) for field in fields(BY_NAME[name])}
+    options: dict[str, Any] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if key not in types or not equals:
+            raise ValueError(f"{part!r} is no option of the kernel {name}{_suggest(key, types)}")
+        options[key] = value if types[key] is str else _number(types[key], value, key, name)
+    return BY_NAME[name](**options)
+
+
+def spell(kernel: Kernel) -> str:
+    """The text that ``parse`` reads as this kernel."""
+    if isinstance(kernel, Taylor):
+        return f"taylor:{','.join(map(repr, kernel.alpha_squared))}"
+    name = next((name for name, kind in BY_NAME.items() if type(kernel) is kind), None)
+    if name is None:
+        raise ValueError(f"the kernel {kernel} has no name: only {', '.join(BY_NAME)} and taylor have")
+    options = ",".join(f"{field.name}={getattr(kernel, field.name)}" for field in fields(kernel))
+    return f"{name}:{options}" if options else name
+
+
+def _number(kind: type[int | float], text: str, what: str, name: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{what} of the kernel {name} must be a number, got {text!r}") from None
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; there is {', '.join(known) or 'none'}"

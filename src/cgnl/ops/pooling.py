@@ -1,4 +1,4 @@
-"""Second-order pooling: what the products of pairs of channels are, over all positions of a map.
+"""Second-order pooling: products of pairs of channels over all positions of a map.
 
 Section 3.2 of the paper reviews bilinear pooling, X^T X, as the second-order term of the non-local operation. Centred
 and divided by N it is the covariance of the channels. The paper's Phi^T g with one channel a group is its compact form.
@@ -17,7 +17,7 @@ from .reference import check_inputs, check_whole, no_autocast
 from .series import accumulation_dtype, under_function_transform
 
 MOST_ITERATIONS = 20
-"""Of the square root in float32, where rounding grows beyond that if positions are fewer than channels."""
+"""Most iterations of the square root in float32: beyond them rounding grows if positions are fewer than channels."""
 
 
 def bilinear_pool(x: Tensor) -> Tensor:
@@ -61,20 +61,19 @@ def _products(rows: Tensor) -> Tensor:
 def signed_square_root(x: Tensor) -> Tensor:
     """sign(x) sqrt(|x|) of each entry of [B, ...].
 
-    The slope at zero is infinite, and sums of products are often nearly zero: with it, gradients have no finite
-    variance, and training diverges. Backward takes the slope of no entry smaller than a hundredth of the sample's mean
-    size.
+    The slope at zero is infinite, and sums of products are often nearly zero: gradients then have no finite variance,
+    and training diverges. Backward treats entries smaller than a hundredth of the sample's mean size as that large.
     """
     return _signed_square_root(x) if _in_plain_code() else _SignedSquareRoot.apply(x)
 
 
 def _in_plain_code() -> bool:
-    # The compiler takes gradients of Functions as they are, and answers the second question wrongly.
+    # The compiler differentiates Functions itself, and under_function_transform is wrong while it does.
     return not torch.compiler.is_compiling() and under_function_transform()
 
 
 FLATTEST = 0.01
-"""Share of a sample's mean size below which entries have no steeper slope."""
+"""Share of a sample's mean size below which the slope is held constant."""
 
 
 def _signed_square_root(x: Tensor) -> Tensor:
@@ -102,12 +101,12 @@ def matrix_square_root(a: Tensor, iterations: int = 5) -> Tensor:
     to the root of A, and Z to its inverse; the result is sqrt(trace(a)) Y. After a few iterations, small eigenvalues
     are still below their roots. A matrix of trace zero has the root zero and the gradient zero.
 
-    Computed in float32 at least, whatever autocast says, and in TF32 only where torch is allowed to. Backward is the
-    gradient of these very iterations. It keeps the input alone, and computes Y and Z again.
+    Computed in float32 at least, autocast or not, and in TF32 only if torch allows it. Backward is the exact gradient
+    of these iterations; it keeps only the input, and recomputes Y and Z.
 
     Args:
         a: [B, C, C].
-        iterations: 5 unless given; at most 20 in float32.
+        iterations: default 5; at most 20 in float32.
 
     Returns:
         [B, C, C], float32 or float64.
@@ -125,7 +124,7 @@ def matrix_square_root(a: Tensor, iterations: int = 5) -> Tensor:
 
 
 def check_iterations(iterations: int, dtype: torch.dtype) -> None:
-    """Refuse a number of iterations that the dtype cannot take."""
+    """Raise for a number of iterations that the dtype cannot take."""
     check_whole(iterations=iterations)
     most = math.inf if dtype == torch.float64 else MOST_ITERATIONS
     if not 1 <= iterations <= most:
@@ -145,7 +144,7 @@ def _by_trace(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _iterates(a: Tensor, iterations: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Y, Z and W of each iteration, and at last the Y that they come to. Products with Z_0 = I are left out."""
+    """Y, Z and W of each iteration, then the final Y. Products with Z_0 = I are skipped."""
     eye = torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
     y, z, w = a, eye, 1.5 * eye - 0.5 * a
     found = [(y, z, w)]

@@ -152,7 +152,7 @@ def attention(
     rows = power_sums(phi, None, len(alpha_squared), first, kernel.envelope) if normalize else none  # [B, G, K]
     squares = _squares(theta) + _squares(phi) if kernel.constant and not normalize else none  # [B, G, 1]
     positions = s.new_full((1,), math.prod(theta.shape[3:])) if scale and process_group else none
-    s, rows, squares, positions = _sum_over_processes(process_group, s, rows, squares, positions)
+    s, rows, squares, positions = _sum_over_ranks(process_group, s, rows, squares, positions)
 
     factor = scale_factor(scale, positions if len(positions) else math.prod(theta.shape[3:]), theta.shape[2])
     c = _times_each(s * factor, alpha_squared)
@@ -162,7 +162,7 @@ def attention(
 
 
 def affinity(theta: Tensor, phi: Tensor, at: Sequence[int], *, kernel: str | Kernel = "dot", groups: int = 1) -> Tensor:
-    """Rows of the pairwise matrix Theta Phi^T, from its factors: how each element of phi answers theta at ``at``.
+    """Rows of the pairwise matrix Theta Phi^T, from its factors: how each element of phi relates to theta at ``at``.
 
     Args:
         theta, phi: [B, C, *positions], as for ``compact_generalized_non_local``.
@@ -170,8 +170,8 @@ def affinity(theta: Tensor, phi: Tensor, at: Sequence[int], *, kernel: str | Ker
         kernel, groups: as for ``compact_generalized_non_local``.
 
     Returns:
-        One row for each channel of the position, [B, C, C', *positions], or that of the channel alone,
-        [B, C', *positions]. C' are the channels of the group that the row's own channel is in.
+        One row for each channel of the position, [B, C, C', *positions], or only that of the given channel,
+        [B, C', *positions]. C' are the channels of the row's own group.
     """
     kernel = kernels.resolve(kernel)
     check_inputs(theta, phi, phi, groups)
@@ -234,7 +234,7 @@ def leading(kernel: Kernel) -> tuple[int, tuple[float, ...]]:
 
 
 def scale_factor(scale: str | None, positions, channels: int):
-    """What the attention is multiplied by. 784 positions are res4 at 448 pixels, and res4 of a 32-frame clip."""
+    """The factor of the attention. 784 positions are res4 at 448 pixels, and res4 of a 32-frame clip."""
     if scale is None:
         return 1.0
     if scale == "sqrt":
@@ -242,7 +242,7 @@ def scale_factor(scale: str | None, positions, channels: int):
     if scale == "resolution":
         return 784 / positions
     if scale == "energy":
-        raise ValueError('scale="energy" is of the block CGNL alone: the operator does not see the input of the block')
+        raise ValueError('scale="energy" is only for the block CGNL: the operator does not see the block\'s input')
     raise ValueError(f'scale must be None, "sqrt", "resolution" or "energy", got {scale!r}')
 
 
@@ -258,7 +258,7 @@ def no_autocast(like: Tensor) -> torch.autocast:
 
 
 def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_positions: bool = True) -> None:
-    """One-line errors that name the numbers."""
+    """Raise a one-line error that names the shapes if the inputs do not fit together."""
     if not all(isinstance(t, Tensor) for t in (theta, phi, g)):
         raise ValueError(f"expected tensors, got {', '.join(type(t).__name__ for t in (theta, phi, g))}")
     check_whole(groups=groups)
@@ -277,8 +277,22 @@ def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_po
         raise ValueError(f"channels = {theta.shape[1]} is not divisible by groups = {groups}")
 
 
+def check_map(x: Tensor, channels: int, ndim: int, inserted_after: str | None = None) -> None:
+    """Raise unless x is a floating-point [B, channels, *positions] with ndim position axes.
+
+    ``inserted_after`` is where ``cgnl.insert`` put the block, whose channels it may have misread.
+    """
+    if not isinstance(x, Tensor) or x.ndim != ndim + 2 or x.shape[1] != channels or 0 in x.shape[2:]:
+        got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        axes = ", ".join("THW"[-ndim:])
+        hint = f" after {inserted_after!r}: give cgnl.insert an example= of the model's input" if inserted_after else ""
+        raise ValueError(f"expected [B, {channels}, {axes}] (ndim = {ndim}), got {got}{hint}")
+    if not x.is_floating_point():
+        raise ValueError(f"expected a floating-point tensor, got {x.dtype}")
+
+
 def check_whole(**numbers: int) -> None:
-    """Refuse what is not a whole number: 8.0 would fail later, and elsewhere."""
+    """Raise for anything but whole numbers: 8.0 would fail later, and elsewhere."""
     for name, number in numbers.items():
         if not hasattr(number, "__index__"):
             raise ValueError(f"{name} must be a whole number, got {number!r}")
@@ -311,8 +325,8 @@ def _times_each(sums: Tensor, alpha_squared: Sequence[float]) -> Tensor:
     return torch.stack([a * (a * s) for a, s in zip(alphas, sums.unbind(-1), strict=True)], -1)  # [B, G, K]
 
 
-def _sum_over_processes(process_group: dist.ProcessGroup | None, *sums: Tensor) -> Sequence[Tensor]:
-    """Each tensor summed over the processes, all in one message."""
+def _sum_over_ranks(process_group: dist.ProcessGroup | None, *sums: Tensor) -> Sequence[Tensor]:
+    """Each tensor summed over the ranks, all in one message."""
     if process_group is None:
         return sums
     total = _AllReduce.apply(torch.cat([s.flatten() for s in sums]), process_group)
@@ -320,7 +334,7 @@ def _sum_over_processes(process_group: dist.ProcessGroup | None, *sums: Tensor) 
 
 
 class _AllReduce(torch.autograd.Function):
-    """A sum over processes. Every process's loss depends on it, so the gradients are summed too."""
+    """A sum over ranks. Every rank's loss depends on it, so the gradients are summed too."""
 
     @staticmethod
     def forward(ctx, x, process_group):

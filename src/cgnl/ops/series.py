@@ -41,7 +41,7 @@ def polynomial(
 
 
 def _transformed() -> bool:
-    """Whether somebody must see plain tensor code: compilers and exporters, torch.func, forward-mode derivatives."""
+    """Whether plain tensor code is needed: by compilers and exporters, torch.func, forward-mode derivatives."""
     return torch.compiler.is_compiling() or under_function_transform()
 
 

@@ -1,14 +1,16 @@
-"""The block as Triton kernels, and when they apply. Nothing here imports triton before it is needed."""
+"""The block as Triton kernels, and when they apply. Triton is imported only when they run."""
 
 import contextlib
 import importlib.util
 import math
 import os
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import kernels
+from ..block import BlockNorm, count_batch
 from ..kernels import Kernel
 from ..series import exporting, under_function_transform
 
@@ -26,37 +28,18 @@ class Weights(NamedTuple):
     z: Tensor
 
 
-class Statistics(NamedTuple):
-    """What a norm learns from a batch."""
-
-    mean: Tensor
-    variance: Tensor
-    """Unbiased."""
-
-
-class BlockNorm(NamedTuple):
-    """The norm after z."""
-
-    kind: Literal["none", "batch", "group"]
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    mean: Tensor | None = None
-    """A given mean and variance, in place of the batch's own."""
-    variance: Tensor | None = None
-    eps: float = 0.0
-    process_group: Any = None
-
-
 def why_not(
     x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, normalize: bool, scale: str | None = None
 ) -> str | None:
-    """The reason why the fused kernels do not apply, or None if they do."""
+    """The reason why the fused kernels cannot take such a block and input, or None if they can."""
     if not (x.is_cuda or (interpreted() and x.device.type == "cpu")):
         return f"the input is on {x.device}, and the kernels run on CUDA"
     if not TRITON:
         return "triton is not installed"
     if (dtype := compute_dtype(x)) not in (torch.float16, torch.bfloat16, torch.float32):
         return f"there are no kernels for {dtype}"
+    if _transformed():
+        return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
     if normalize:
         return "there are no kernels for normalize=True"
     if scale == "energy":
@@ -66,8 +49,6 @@ def why_not(
     width, wide = inner // groups, channels // groups
     if width % 8 or wide % 8:
         return f"groups of {width} inner channels and {wide} channels are no multiples of 8"
-    if _transformed():
-        return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
     if x.shape[0] > 65535:
         return f"a batch of {x.shape[0]} is beyond what a grid holds"
     if x.is_cuda and torch.cuda.get_device_properties(x.device).major < 9:
@@ -75,28 +56,57 @@ def why_not(
     return None
 
 
-def block(
-    x: Tensor, weights: Weights, norm: BlockNorm, kernel: Kernel, groups: int, scale: str | None, recompute: bool
-) -> tuple[Tensor, Statistics | None]:
-    """x + norm(W_z y) for x [B, C, *positions], and the statistics of a batch norm that took those of the batch."""
+def cgnl_block(
+    x: Tensor,
+    w_theta: Tensor,
+    w_phi: Tensor,
+    w_g: Tensor,
+    w_z: Tensor,
+    norm: BlockNorm | None = None,
+    *,
+    kernel: str | Kernel = "dot",
+    groups: int = 1,
+    scale: str | None = None,
+    normalize: bool = False,
+    recompute: bool = False,
+) -> Tensor:
+    """x + norm(W_z y), [B, C, *positions] -> the same: ``block.cgnl_block`` by Triton kernels."""
     from .autograd import Block, Norm, infer, series_of
 
-    dtype = compute_dtype(x)
-    series = series_of(kernel, groups, scale, math.prod(x.shape[2:]), weights.theta.shape[0] // groups)
-    affine = [t for t in (norm.weight, norm.bias) if t is not None]
-    fixed = (norm.mean, norm.variance) if norm.mean is not None and norm.variance is not None else None
-    plain = norm.kind == "none" or fixed is not None
+    if normalize:
+        raise ValueError("there are no kernels for normalize=True")
+    kernel = kernels.resolve(kernel)
+    dtype, weights = compute_dtype(x), Weights(w_theta, w_phi, w_g, w_z)
+    series = series_of(kernel, groups, scale, math.prod(x.shape[2:]), len(w_theta) // groups)
+    weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    fixed = None
+    if norm is not None and not norm.training and norm.running_mean is not None and norm.running_var is not None:
+        fixed = norm.running_mean, norm.running_var
+    affine = [t for t in (weight, bias) if t is not None]
     with torch.autocast(x.device.type, enabled=False), _on(x):
-        if plain and not (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *affine))):
-            return infer(x, weights, dtype, series, [*(fixed or ()), *affine], norm.eps), None
-        kind: Any = "fixed" if plain else norm.kind
-        ours = Norm(kind, norm.eps, norm.process_group)
-        out, *found = Block.apply(x, *weights, norm.weight, norm.bias, fixed, dtype, series, ours, recompute)
-        return out, Statistics(*found) if kind == "batch" else None
+        if norm is None or fixed is not None:
+            if not (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *affine))):
+                return infer(x, weights, dtype, series, [*(fixed or ()), *affine], eps)
+            ours = Norm("fixed", eps)
+        else:
+            ours = Norm(norm.kind, eps, norm.process_group)
+        out, mean, variance = Block.apply(x, *weights, weight, bias, fixed, dtype, series, ours, recompute)
+    if norm is not None and norm.kind == "batch" and norm.training:
+        _track(norm, mean, variance)
+    return out
+
+
+@torch.no_grad()
+def _track(norm: BlockNorm, mean: Tensor, variance: Tensor) -> None:
+    """Update the running statistics with the batch's mean and unbiased variance, each [C]."""
+    if norm.running_mean is not None and norm.running_var is not None:
+        momentum = count_batch(norm)
+        norm.running_mean.lerp_(mean, momentum)
+        norm.running_var.lerp_(variance, momentum)
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """What the projections are computed in."""
+    """The dtype of the projections."""
     kind = x.device.type
     if x.dtype != torch.float64 and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)

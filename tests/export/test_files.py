@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 import cgnl
 from cgnl.export import BAR, part_that_exports, to_onnx, to_program
-from cgnl.export.agreement import outputs_of
-from cgnl.export.onnx import convert, session
-from cgnl.export.program import trace
+from cgnl.export.agreement import run_network
+from cgnl.export.files import convert, start_onnx, trace
 from cgnl.heads import KINDS
 from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Taylor
 from tests.export.conftest import Small, shorten, stir
@@ -57,7 +56,7 @@ def test_block_exports_for_every_shape(block):
     clips = [] if module.ndim == 2 else [3]
     program = trace(module, torch.randn(2, 8, *clips, 6, 7))
     assert not [node for node in program.graph.nodes if "cgnl" in str(node.target)]  # plain tensor code
-    run, loaded = session(convert(program, {0: "batch"})), program.module()
+    run, loaded = start_onnx(convert(program, {0: "batch"})), program.module()
     for frames, (batch, *size) in enumerate(SHAPES, start=1):
         x = torch.randn(batch, 8, *(frames for _ in clips), *size)
         with torch.no_grad():
@@ -73,7 +72,7 @@ def test_head_exports_for_every_shape(kind, ndim):
     clips = [3] * (ndim - 2)
     program = trace(pool, torch.randn(2, 8, *clips, 6, 7))
     assert not [node for node in program.graph.nodes if "cgnl" in str(node.target)]
-    run, loaded = session(convert(program, {0: "batch"})), program.module()
+    run, loaded = start_onnx(convert(program, {0: "batch"})), program.module()
     for frames, (batch, *size) in enumerate([(1, 1, 1), (4, 1, 1), *SHAPES]):
         x = torch.randn(batch, 8, *(max(frames - 1, 1) for _ in clips), *size)
         with torch.no_grad():
@@ -145,8 +144,8 @@ def test_program_of_a_network_can_be_loaded(network, options, size):
     loaded = torch.export.load(io.BytesIO(content), extra_files=beside).module()
     assert beside == {"cgnl.json": "{}"}
     x = torch.randn(4, 3, *size)
-    expected = outputs_of(part_that_exports(model.eval()), x)
-    for actual, y in zip(outputs_of(loaded, x), expected, strict=True):
+    expected = run_network(part_that_exports(model.eval()), x)
+    for actual, y in zip(run_network(loaded, x), expected, strict=True):
         assert largest_difference(actual, y) < BAR
 
 
