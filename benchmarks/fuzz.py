@@ -34,7 +34,8 @@ import onnx
 import torch
 import yaml
 
-from cgnl.cli import COMMANDS, main, setting_names
+from cgnl.cli import COMMANDS, main
+from cgnl.engine.config import keys
 from cgnl.models.pretrained import Network
 from cgnl.spelling import printable
 from tests.engine.conftest import register
@@ -164,7 +165,7 @@ def recipe_input(seeds: Seeds, draw: Random) -> Input:
     small += ["data.samples=24", "model.after=[conv1]", "model.options.groups=2", "data.workers=0"]
     words = draw.sample(small, draw.randrange(len(small) + 1)) if draw.random() < 0.8 else small
     if draw.random() < 0.2:
-        words = mutated_arguments(words, setting_names(), draw)
+        words = mutated_arguments(words, keys(), draw)
     return Input({"recipe.yaml": text}, ["train", "recipe.yaml", *words])
 
 
@@ -267,7 +268,7 @@ def argument_input(seeds: Seeds, draw: Random) -> Input:
     }
     command = draw.choice(list(COMMANDS))
     options = [f.split("=")[0].lstrip("-") for line in lines.values() for f in line if "=" in f or f.startswith("--")]
-    arguments = mutated_arguments(lines[command], [*options, *setting_names()], draw)
+    arguments = mutated_arguments(lines[command], [*options, *keys()], draw)
     if draw.random() < 0.05:
         return Input({}, mutated_arguments([command, *arguments], options, draw))
     return Input({}, [command, *arguments])

@@ -36,9 +36,8 @@ def public() -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{inner}", getattr(value, inner)) for inner in value.__all__)
     yield "models.pretrained.Network", Network
     yield "timm_models.run_script", run_script
-    for command, (where, _) in COMMANDS.items():
-        module, _, function = where.partition(":")
-        yield f"cgnl {command}", getattr(importlib.import_module(module), function)
+    for command in COMMANDS:
+        yield f"cgnl {command}", getattr(importlib.import_module(f"cgnl.commands.{command}"), command)
 
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:

@@ -2,11 +2,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgnl.spelling import LONGEST, counted, first_line, printable
+from cgnl.spelling import LONGEST, counted, first_line, nearest, printable
 
 
 def test_sentence_is_printed_as_it_is():
     assert printable("optim.lr = 3 must be below 1; é 🐦 /a b.png") == "optim.lr = 3 must be below 1; é 🐦 /a b.png"
+
+
+KNOWN = ["name", "seed", "model.name", "model.dropout", "optim.lr", "optim.momentum"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sed", "did you mean seed?"),
+        ("lr", "did you mean optim.lr?"),
+        ("optim.lrr", "did you mean optim.lr?"),
+        ("optm.lr", "did you mean optim.lr?"),
+        ("model.nam", "did you mean model.name?"),
+        ("nam", "did you mean name?"),
+        ("optim.dropout", "did you mean model.dropout?"),
+        ("optim.optimizer", "there is optim.lr, optim.momentum"),
+        ("optimizer", f"there is {', '.join(KNOWN)}"),
+    ],
+)
+def test_nearest_suggests_only_what_is_near(name, hint):
+    assert nearest(name, KNOWN) == f"; {hint}"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from types import ModuleType
 
 
 def need(module: str, extra: str) -> ModuleType:
-    """Import a module, or say which extra of cgnl brings it."""
+    """Import a module, or raise with the extra of cgnl that brings it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -15,7 +15,7 @@ def need(module: str, extra: str) -> ModuleType:
 
 
 def with_extra(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
-    """The error as a sentence that says which extra of cgnl brings the module, unless it is a sentence already."""
+    """Return the error with the extra of cgnl that brings the module, unless its message says so already."""
     if not error.name or not str(error).startswith("No module named"):
         return error
     top = error.name.partition(".")[0]

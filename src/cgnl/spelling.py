@@ -1,18 +1,26 @@
-"""What a misspelt name was meant to be, how things are counted, and how the words of strangers are printed."""
+"""Small helpers for messages: suggestions for misspelt names, plurals, and foreign text on one line."""
 
 import difflib
 from collections.abc import Iterable
 
 LONGEST_WORD, LONGEST = 300, 2000
-"""Letters of a word and of a sentence, whatever it quotes."""
+"""Most characters printed of a word and of a message."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean ...?``, or all there are. Of a dotted name the last part is enough."""
+    """Return ``; did you mean ...?`` if a known name is near, else ``; there is ...`` with all of them.
+
+    Dotted names are compared by their last part, and only those of the same group are listed, unless the group itself
+    is misspelt.
+    """
     known = list(known)
-    whole = {k.rpartition(".")[2]: k for k in reversed(known)} | {k: k for k in known}
-    close = difflib.get_close_matches(name, whole, n=1, cutoff=0.5)
-    return f"; did you mean {whole[close[0]]}?" if close else f"; there is {', '.join(known)}"
+    group, _, last = name.rpartition(".")
+    siblings = [k for k in known if k.rpartition(".")[0] == group] if group else []
+    choices = {k.rpartition(".")[2]: k for k in [*reversed(known), *siblings]}  # siblings win
+    if group and not siblings:
+        last, choices = name, {k: k for k in known}
+    near = difflib.get_close_matches(last, choices, n=1)
+    return f"; did you mean {choices[near[0]]}?" if near else f"; there is {', '.join(siblings or known)}"
 
 
 def counted(number: int, thing: str) -> str:
@@ -22,13 +30,13 @@ def counted(number: int, thing: str) -> str:
 
 
 def printable(text: object) -> str:
-    """One line that a terminal can show: no control characters, and what is too long without its middle."""
+    """Return text as one line for a terminal: no control characters, and too long words without their middle."""
     line = _shortened(" ".join(_shortened(word, LONGEST_WORD) for word in str(text).split()), LONGEST)
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def first_line(error: object) -> str:
-    """What an error says, without its explanations; its type where it says nothing."""
+    """Return the first line of an error's message, or its type if it has no message."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

@@ -183,7 +183,7 @@ def test_bad_pictures_and_annotations_are_named_and_left_out(tmp_path, capsys):
         scene(root, name, [thing("car", *rectangle(4, 4, 44, 44))])
     (root / "leftImg8bit" / "train" / "ulm" / "ulm_1_leftImg8bit.png").write_bytes(b"")
     (root / "gtFine" / "train" / "ulm" / "ulm_2_gtFine_polygons.json").unlink()
-    with pytest.raises(ValueError, match="2 pictures left out"):
+    with pytest.raises(ValueError, match="2 images left out"):
         data("convert", "cityscapes", str(root), str(tmp_path / "out"))
     said = capsys.readouterr().out
     assert "ulm_1_leftImg8bit.png" in said

@@ -85,7 +85,7 @@ def _networks(monkeypatch):
 @pytest.fixture(autouse=True)
 def _reports(monkeypatch):
     """Only the tests of reports wait for them."""
-    monkeypatch.setattr("cgnl.commands.train.try_to_report", lambda _: None)
+    monkeypatch.setattr("cgnl.report.write.try_to_report", lambda _: None)
 
 
 @pytest.fixture(autouse=True)
@@ -109,9 +109,9 @@ def _alone() -> Iterator[None]:
 @pytest.fixture
 def run(tmp_path):
     """Train the small network; settings by their names with two lower lines for a dot."""
-    from cgnl.commands import train as command
     from cgnl.engine.config import load
     from cgnl.engine.train import Result, train
+    from cgnl.report import write
 
     def call(
         resume: bool = False, recipe: str | None = "parts", runs: Path = tmp_path, silent: bool = False, **settings: Any
@@ -119,7 +119,7 @@ def run(tmp_path):
         os.environ.pop("CGNL_RUN_FOLDER", None)
         given = {name.replace("__", "."): value for name, value in settings.items()}
         config = load(recipe, {**SETTINGS, "runs": str(runs), **given})
-        return train(config, resume, silent=silent, on_end=lambda folder: command.try_to_report(folder))
+        return train(config, resume, silent=silent, on_end=lambda folder: write.try_to_report(folder))
 
     return call
 

@@ -2,9 +2,12 @@
 
 import contextlib
 import dataclasses
+import inspect
 import json
+import re
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 import yaml
@@ -12,8 +15,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from cgnl import models
 from cgnl.engine import config
 from cgnl.engine.config import Config, Data, Model, Optim, build, keys, load, merge, nested, plain, to_yaml
+from cgnl.engine.values import choices
+from cgnl.surgery import BLOCKS
 
 
 def refused(call, *arguments) -> str:
@@ -274,14 +280,14 @@ def test_load_refuses_a_rate_that_is_no_number():
 
 @pytest.mark.parametrize("name", ["optim.warmup_epochs", "data.bad_limit", "data.workers"])
 def test_load_refuses_what_must_not_be_negative(name):
-    assert refused(load, None, {name: -1}) == f"{name} = -1 must not be below 0"
+    assert refused(load, None, {name: -1}) == f"{name} = -1 must be at least 0"
     load(None, {name: 0})
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, 1.5])
 @pytest.mark.parametrize("name", ["data.holdout", "model.dropout", "optim.ema"])
 def test_load_refuses_what_is_no_share(name, value):
-    assert refused(load, None, {name: value}) == f"{name} = {value} must be at least 0 and below 1"
+    assert re.search(rf"^{name} = {value} .*[01]$", refused(load, None, {name: value}))
     load(None, {name: 0.0})
 
 
@@ -388,8 +394,8 @@ def test_load_refuses_to_extend_what_is_no_name(tmp_path, base):
         ("data.workers", 10**6, "data.workers = 1000000 must be at most 512"),
         ("data.frames", 10**6, "data.frames = 1000000 must be at most 1,024"),
         ("optim.epochs", 10**30, f"optim.epochs = {10**30} must be at most 1,000,000"),
-        ("seed", -1, "seed = -1 must be from 0 to 4294967295"),
-        ("seed", 2**32, f"seed = {2**32} must be from 0 to 4294967295"),
+        ("seed", -1, "seed = -1 must be at least 0"),
+        ("seed", 2**32, f"seed = {2**32} must be at most 4,294,967,295"),
     ],
 )
 def test_load_refuses_what_no_machine_has(name, value, message):
@@ -409,3 +415,80 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 def test_settings_are_built_or_refused_whatever_they_are(tree):
     with contextlib.suppress(ValueError):
         load(None, tree)
+
+
+def test_networks_are_those_of_models():
+    assert set(config.NETWORKS) == {name for name in models.NETWORKS if not name.startswith("tiny")}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_options_of_blocks_are_their_arguments(block):
+    arguments = set(inspect.signature(BLOCKS[block]).parameters)
+    assert set(config.BLOCK_OPTIONS[block]) - {"after"} == arguments - {"channels", "ndim", "device", "dtype"}
+    assert set(get_args(Model.__annotations__["block"])[0].__args__) == set(config.BLOCK_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("block", "option", "value"),
+    [
+        (block, option, value)
+        for block, options in config.BLOCK_OPTIONS.items()
+        for option, kind in options.items()
+        for value in choices(kind)
+    ],
+)
+def test_choices_of_options_are_taken_by_the_block(block, option, value):
+    kernel = {"kernel": "dot"} if value == "energy" else {}
+    module = BLOCKS[block](16, **kernel, **{option: value}, device="meta")
+    assert getattr(module, option, value) is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model.name": "resnet5"}, "model.name = resnet5 .*did you mean resnet50?"),
+        ({"model.name": "vgg"}, "model.name = vgg .*there is resnet18, "),
+        ({"data.dataset": "cubb"}, "'cubb'; did you mean cub?"),
+        ({"model.options.group": "4"}, "model.options.group .*did you mean model.options.groups?"),
+        ({"model.options.groups": "many"}, "model.options.groups = many must be int"),
+        ({"model.options.groups": "0"}, "model.options.groups = 0 must be more than 0"),
+        ({"model.options": "{norm: layer}"}, "model.options.norm = layer must be one of batch, group or null"),
+        ({"model.block": "nl", "model.options.groups": 4}, "model.options.groups .*block nl; there is model.options"),
+        ({"optim.optimizer": "adam"}, "'optim.optimizer'; there is optim.lr, "),
+    ],
+    ids=str,
+)
+def test_load_refuses_names_that_there_are_not(settings, message):
+    assert re.search(message.replace("?", r"\?"), refused(load, None, settings))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "timm/resnet50", "torchvision/vgg16", "registered"])
+def test_load_takes_networks_that_others_make(monkeypatch, name):
+    monkeypatch.setitem(models.NETWORKS, "registered", None)
+    assert load(None, {"model.name": name}).model.name == name
+
+
+def test_build_takes_a_network_that_nobody_knows():
+    assert build({"model": {"name": "theirs", "options": {"theirs": 1}}}).model.options == {"theirs": 1}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "recipe"),
+    [
+        ({}, "parts"),
+        ({"data.dataset": "actions"}, "actions"),
+        ({"data": {"annotations": "a.json"}}, "base_objects"),
+        ({"data.dataset": "coco"}, "base_objects"),
+        ({"data.root": "birds"}, None),
+        ({"data.dataset": "cub", "optim.lr": "1"}, None),
+    ],
+    ids=str,
+)
+def test_default_recipe_suits_the_dataset(overrides, recipe):
+    assert config.default_recipe(overrides) == recipe
+
+
+def test_check_overrides_leaves_open_what_depends_on_the_recipe():
+    config.check_overrides({"model.options.subsample": "true", "optim.lr": "0.1"})
+    assert "optim.lr" in refused(config.check_overrides, {"optim.lr": "fast"})
+    assert "model.name" in refused(config.check_overrides, {"model.name": "resnet5"})

@@ -9,7 +9,7 @@ from PIL import Image
 
 from cgnl.data.loading import EvalSet, Place, TrainSet
 from cgnl.data.synthetic import SYNTHETIC
-from cgnl.engine.config import Config, Data, check
+from cgnl.engine.config import Config, Data, build, plain
 from cgnl.engine.datasets import (
     dataset_name,
     decided,
@@ -264,7 +264,7 @@ def test_view_in_test_refuses_a_crop_that_cannot_fit(data, kind):
 )
 def test_short_side_in_test_follows_the_size(data, side):
     assert short_side_in_test(data) == decided(data).test_short_side == side
-    assert check(Config(data=decided(data))).data.test_short_side == side
+    assert build(plain(Config(data=decided(data)))).data.test_short_side == side
 
 
 @pytest.mark.parametrize("kind", ["images", "videos"])

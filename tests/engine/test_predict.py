@@ -196,7 +196,7 @@ def test_predict_refuses_a_video_for_a_network_of_pictures(cgnl, pictures, tmp_p
     [
         (["gone.png"], "there is no gone.png"),
         ([], "name a file or a folder to look at"),
-        (["gone.png", "--top=0"], "top = 0 must be at least 1"),
+        (["gone.png", "--top=0"], "top = 0 must be more than 0"),
         (["gone.png", "--json", "--csv"], "give --json or --csv, not both"),
     ],
     ids=str,

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgnl.commands.train import repeat_by
-from cgnl.commands.train import train as train_command
 from cgnl.engine import callbacks
 from cgnl.engine.config import load, read_recipe
 from cgnl.engine.datasets import decided, open_dataset
@@ -424,18 +422,6 @@ def test_train_depends_on_the_seed(run, tmp_path):
 def test_train_learns(run):
     rows = run(data__samples=192, optim__epochs=6, optim__lr=2.0, optim__batch_size=16, model__dropout=0.0).rows
     assert rows[-1]["train_loss"] < 0.7 * rows[0]["train_loss"]
-
-
-def test_command_without_a_recipe_learns_the_embedded_pictures(tmp_path, monkeypatch):
-    told = {}
-    monkeypatch.setattr("cgnl.commands.train.train_run", lambda *given, **_: told.update(given=given))
-    train_command(resume=True, **{"runs": str(tmp_path)})
-    assert told["given"] == (load("parts", {"runs": str(tmp_path)}), True, f"cgnl train runs={tmp_path}")
-
-
-def test_repeat_by_is_read_by_a_shell_as_it_was_meant():
-    line = repeat_by("parts", {"name": "it's", "data.area": "[0.5, 1]"})
-    assert shlex.split(line) == ["cgnl", "train", "parts", "name=it's", "data.area=[0.5, 1]"]
 
 
 @pytest.mark.parametrize(

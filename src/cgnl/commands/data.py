@@ -1,21 +1,14 @@
-"""``cgnl data``: check, draw, shrink or convert a dataset."""
+"""``cgnl data``."""
 
 from collections.abc import Iterable
 from typing import Literal
 
-from ..data.check import check, table
 from ..data.readers import READERS
-from ..data.synthetic import SYNTHETIC
-from ..data.synthetic_files import draw
+from ..engine.config import SYNTHETIC
 from ..spelling import counted, nearest
 
 Action = Literal["check", "draw", "shrink", "convert"]
-WORDS = {
-    "check": ("FOLDER",),
-    "draw": ("FOLDER",),
-    "shrink": ("ROOT", "OUT"),
-    "convert": ("cityscapes", "ROOT", "OUT"),
-}
+WORDS = {"check": "FOLDER", "draw": "FOLDER", "shrink": "ROOT OUT", "convert": "cityscapes ROOT OUT"}
 """Action -> the words that follow it."""
 
 
@@ -33,66 +26,69 @@ def data(
     frame_folders: bool = False,
     workers: int | None = None,
 ) -> None:
-    """Check whether a dataset can be used, draw an embedded one, shrink clips, or convert Cityscapes to COCO's format.
+    """Check a dataset, draw a synthetic one, shrink clips, or convert Cityscapes to COCO's format.
 
     Args:
         action: check, draw, shrink or convert.
-        words: check or draw: the folder. shrink: the folder of the dataset, and that of the copy. convert:
-            cityscapes, the folder of the dataset, and that of the copy in COCO's format.
-        dataset: to check, its layout: folder (unless said otherwise), cub, pets, imagenet, ucf101, kinetics400,
-            mini_kinetics200, lsa64 or coco. To draw: parts (unless said otherwise), relation or actions.
-        annotations: check: a file in COCO's format, from root on, where it is not called as COCO's are.
-        images: check: the folder of its pictures, from root on.
-        min_frames: check: videos with fewer frames are reported as too short.
-        count: draw: how many samples.
-        seed: draw: other samples for another seed.
+        words: check, draw: FOLDER. shrink: ROOT OUT, the dataset and its copy. convert: cityscapes ROOT OUT.
+        dataset: check: the layout: folder (the default), cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200,
+            lsa64 or coco. draw: parts (the default), relation or actions.
+        annotations: check: annotation file in COCO's format, relative to the folder. If not given: COCO's own names.
+        images: check: folder of its images, relative to the folder.
+        min_frames: check: report videos with fewer frames as too short.
+        count: draw: number of samples.
+        seed: draw: seed of the samples.
         short_side: shrink: pixels of the shorter side; smaller frames keep their size.
         frames: shrink: frames to keep of each clip, spread evenly over its length.
-        frame_folders: shrink: folders of pictures are clips too.
-        workers: shrink: processes; as many as there are cores unless given.
+        frame_folders: shrink: folders of images are clips too.
+        workers: shrink: number of processes. If not given: one for each core.
     """
     if action not in WORDS:
         raise ValueError(f"there is no action {action!r}{nearest(action, WORDS)}")
-    if len(words) != len(WORDS[action]):
-        raise ValueError(f"this is said as: cgnl data {action} {' '.join(WORDS[action])} [option=value ...]")
+    if len(words) != len(WORDS[action].split()):
+        raise ValueError(f"usage: cgnl data {action} {WORDS[action]} [option=value ...]")
     if action == "check":
         given = {"annotations": annotations, "images": images}
         _check(words[0], dataset, {name: value for name, value in given.items() if value is not None}, min_frames)
     elif action == "draw":
-        name = _known(dataset or next(iter(SYNTHETIC)), SYNTHETIC, action)
-        classes = draw(name, words[0], count, seed)
-        print(f"{counted(count, 'sample')} of {counted(len(classes), 'class')} in {words[0]}")
+        _draw(dataset or SYNTHETIC[0], words[0], count, seed)
     elif action == "shrink":
         _shrink(words[0], words[1], short_side, frames, workers, frame_folders)
     else:
-        _known(words[0], ("cityscapes",), action)
+        _check_dataset(words[0], ("cityscapes",), action)
         _convert(words[1], words[2])
 
 
-def _known(name: str, known: Iterable[str], action: str) -> str:
-    """The name of a dataset, if there is one."""
+def _check_dataset(name: str, known: Iterable[str], action: str) -> None:
     if name not in known:
-        raise ValueError(f"there is no dataset {name!r} to {action}; there is {', '.join(known)}")
-    return name
+        raise ValueError(f"there is no dataset {name!r} to {action}{nearest(name, known)}")
 
 
-def _check(root: str, dataset: str | None, objects: dict[str, str], min_frames: int) -> None:
+def _check(root: str, dataset: str | None, coco: dict[str, str], min_frames: int) -> None:
     """Print what a dataset holds and what is wrong with it."""
-    name = _known(dataset or ("coco" if objects else next(iter(READERS))), READERS, "check")
-    if objects and name != "coco":
-        raise ValueError(f"{next(iter(objects))} is for dataset=coco, not for {name}")
-    index = READERS[name](root, **objects)
+    from ..data.check import check, table
+
+    name = dataset or ("coco" if coco else "folder")
+    _check_dataset(name, READERS, "check")
+    if coco and name != "coco":
+        raise ValueError(f"{next(iter(coco))} is for dataset=coco, not for {name}")
+    index = READERS[name](root, **coco)
     report = check(index, min_frames)
     print("\n".join(table(index, report, min_frames)))
     if not report.usable:
         raise ValueError(f"{root} is not usable: {'; '.join(report.faults)}")
     if bad := len(report.unreadable):
         files = len({sample.path for samples in index.splits.values() for sample in samples})
-        raise ValueError(f"{root} is usable, but {bad:,} of {files:,} files cannot be read: training leaves them out")
+        raise ValueError(f"{root} is usable, but {bad:,} of {files:,} files cannot be read: training skips them")
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+def _draw(name: str, folder: str, count: int, seed: int) -> None:
+    """Write samples of a synthetic dataset."""
+    _check_dataset(name, SYNTHETIC, "draw")
+    from ..data.synthetic_files import draw
+
+    classes = draw(name, folder, count, seed)
+    print(f"{counted(count, 'sample')} of {counted(len(classes), 'class')} in {folder}")
 
 
 def _shrink(root: str, out: str, short_side: int, frames: int, workers: int | None, frame_folders: bool) -> None:
@@ -111,8 +107,12 @@ def _convert(root: str, out: str) -> None:
     from ..data.cityscapes import SMALLEST, convert
 
     splits = convert(root, out, say=_say)
-    print(f"\n{'split':8} {'pictures':>10} {'objects':>10} {'crowds':>10} {f'below {SMALLEST} pixels':>16}")
+    print(f"\n{'split':8} {'images':>10} {'objects':>10} {'crowds':>10} {f'below {SMALLEST} pixels':>16}")
     for name, split in splits.items():
         print(f"{name:8} {split.pictures:10,} {split.objects:10,} {split.crowds:10,} {split.too_small:16,}")
     if bad := sum(len(split.problems) for split in splits.values()):
-        raise ValueError(f"{counted(bad, 'picture')} left out")
+        raise ValueError(f"{counted(bad, 'image')} left out")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

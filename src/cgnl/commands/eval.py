@@ -1,23 +1,24 @@
-"""``cgnl eval``: test checkpoints by the full protocol."""
+"""``cgnl eval``."""
 
 import json as json_module
 from typing import Any
 
-from ..engine.evaluate import evaluate
-from ..engine.messages import NAMES
-from ..engine.trainer import is_rank_zero
-
 
 def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
-    """Test a checkpoint; several are tested one by one and averaged, as for the three splits of UCF101.
+    """Test checkpoints by the full protocol.
+
+    Several checkpoints are tested one by one and their results averaged, as for the three splits of UCF101.
 
     Args:
         checkpoint: last.ckpt or best.ckpt of a run.
         more: further checkpoints.
         json: print JSON.
-        settings: what is to be other than in training, such as data.root=elsewhere, data.test_clips=5 or
-            data.test_on=train.
+        settings: Change settings of the training, as in: cgnl eval last.ckpt data.root=elsewhere data.test_clips=5
     """
+    from ..engine.evaluate import evaluate
+    from ..engine.messages import NAMES
+    from ..engine.trainer import is_rank_zero
+
     paths = [checkpoint, *more]
     results = []
     for path in paths:

@@ -1,83 +1,132 @@
-"""What a run is told: typed settings, recipes that extend one another, overrides by name. Nothing heavy is imported."""
+"""Settings of a run: typed fields, recipes that extend one another, overrides by name. Nothing heavy is imported."""
 
 import dataclasses
-import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import resources
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from ..extras import need
 from ..spelling import first_line, nearest
+from .values import NonNegativeInt, PositiveFloat, PositiveInt, Share, convert
 
 SYNTHETIC = ("parts", "relation", "actions")
-LARGEST, DEEPEST = 2**20, 20
-"""Letters of a recipe, and how many groups may be in one another."""
+NETWORKS = (
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
+    *("resnet50_caffe", "resnet101_caffe", "resnet152_caffe"),
+    *("c2d_resnet18", "c2d_resnet34", "c2d_resnet50", "c2d_resnet101", "c2d_resnet50_caffe", "c2d_resnet101_caffe"),
+    *("i3d_resnet50", "i3d_resnet101", "i3d_resnet50_caffe", "i3d_resnet101_caffe"),
+    *("maskrcnn_resnet50_fpn", "maskrcnn_resnet50_c4", "maskrcnn_resnet50_fpn_caffe", "maskrcnn_resnet50_c4_caffe"),
+)
+"""Names in ``cgnl.models.NETWORKS``, which needs torch."""
+
+_OPTIONS: dict[str, Any] = {
+    "inner_channels": int | None,
+    "norm": Literal["batch", "group"] | None,
+    "zero_init": bool,
+    "after": list[str],  # older spelling of model.after
+}
+_CGNL_OPTIONS = _OPTIONS | {
+    "groups": PositiveInt,
+    "kernel": Literal["dot", "embedded_gaussian", "rbf"] | dict[str, Any],
+    "scale": Literal["sqrt", "resolution", "energy"] | None,
+    "normalize": bool,
+    "backend": Literal["auto", "reference", "fused"],
+    "recompute": bool,
+}
+_NON_LOCAL_OPTIONS = _OPTIONS | {
+    "kernel": Literal["embedded_gaussian", "dot"],
+    "scale": bool,
+    "subsample": bool,
+}
+BLOCK_OPTIONS: dict[str, dict[str, Any]] = {
+    "cgnl": _CGNL_OPTIONS,
+    "cgnlx": _CGNL_OPTIONS,
+    "nl": _NON_LOCAL_OPTIONS,
+    "residual": _OPTIONS | {"groups": PositiveInt},
+}
+"""Block -> names and types of ``model.options``: arguments of the block's class, which needs torch."""
+
+LONGEST_RECIPE, DEEPEST_RECIPE = 2**20, 20
+"""Most characters of a recipe, and most brackets inside one another."""
+LONGEST_SIDE = 8192
+LONGEST_NAME = 200
+"""Most bytes in the name of a folder. File systems allow 255, and a number may be added."""
+
+# Upper limits catch slips, and strangers who ask for memory, processes or time that no machine has.
+Side = Annotated[int, "> 0", f"<= {LONGEST_SIDE}"]
+Frames = Annotated[int, "> 0", "<= 1024"]
+Views = Annotated[int, "> 0", "<= 100"]
+Samples = Annotated[int, "> 0", "<= 1e8"]
+Workers = Annotated[int, ">= 0", "<= 512"]
+Channels = Annotated[int, "> 0", "<= 4096"]
+Epochs = Annotated[int, "> 0", "<= 1e6"]
+Warmup = Annotated[int, ">= 0", "<= 1e6"]
+Seed = Annotated[int, ">= 0", "<= 4294967295"]
 
 
 @dataclass(frozen=True)
 class Data:
-    """Which samples, and how they are seen."""
+    """Which samples, and how the network sees them."""
 
     dataset: str | None = None
-    """parts, relation or actions (drawn from a seed), or the layout of root: folder, cub, pets, imagenet, ucf101,
-    kinetics400, mini_kinetics200, lsa64, or coco for objects in pictures. If not given: coco where annotations are
-    named, folder where there is a root, else parts."""
+    """A synthetic dataset (parts, relation, actions), or the layout of root: folder, cub, pets, imagenet, ucf101,
+    kinetics400, mini_kinetics200, lsa64, or coco for object detection. If not given: coco if annotations is given,
+    folder if root is given, else parts."""
     root: str | None = None
-    """Where the dataset is."""
+    """Folder of the dataset."""
     split: int = 1
-    """Which of the three splits of UCF101."""
+    """UCF101: which of its three splits."""
     lists: str | None = None
-    """Where the id lists of Mini-Kinetics-200 are, if not in root."""
+    """Mini-Kinetics-200: folder of its id lists. If not given: root."""
     test_signers: tuple[int, ...] = (9, 10)
-    """LSA64: signers whose clips are the test. The others' are for training."""
+    """LSA64: signers to test on; the others are for training."""
     annotations: str | None = None
-    """COCO: the annotation file, in root. If not given: annotations/instances_train*.json."""
+    """COCO: annotation file, relative to root. If not given: annotations/instances_train*.json."""
     images: str | None = None
-    """COCO: the folder, in root, of the pictures it names. If not given: train* or what is there."""
+    """COCO: image folder, relative to root. If not given: train*, or the only one there."""
     test_annotations: str | None = None
-    """COCO: the annotation file to test by. If not given: annotations/instances_val*.json."""
+    """COCO: annotation file to test on. If not given: annotations/instances_val*.json."""
     test_images: str | None = None
-    """COCO: the folder of its pictures. If not given: val*, or images."""
+    """COCO: image folder to test on. If not given: val*, or images."""
     test_on: Literal["test", "validation", "train"] = "test"
-    """validation: keep a share (holdout) of the training samples and test on them, to choose settings by. train: test
-    on the very samples of the training, to see how well they were learned."""
-    holdout: float = 0.2
-    """Share of each class that is kept for testing where the dataset has no test split."""
-    limit: int | None = None
-    """Training samples at most, the same number of each class as far as there are."""
-    samples: int = 2000
-    """Training samples of an embedded dataset; a quarter as many are for testing."""
-    size: int = 224
-    """Side of the square the network is trained on; of pictures with objects, the shorter side."""
+    """test: the test split. validation: a share (holdout) of the training samples, to choose settings by. train: the
+    training samples, to see how well they are fitted."""
+    holdout: Share = 0.2
+    """Share of each class to test on, if the dataset has no test split."""
+    limit: PositiveInt | None = None
+    """Most training samples, balanced over the classes. If not given: all."""
+    samples: Samples = 2000
+    """Training samples of a synthetic dataset; it has a quarter as many test samples."""
+    size: Side = 224
+    """Side of the square training crop in pixels; for detection, the shorter side of the image."""
     area: tuple[float, float] = (0.08, 1.25)
-    """Share of the picture that a training crop covers."""
+    """Smallest and largest area of a training crop, as a share of the image."""
     flip: bool = True
-    """Whether half of the training samples are mirrored."""
-    test_size: int | None = None
-    """Side of the square the network is tested on. If not given: size for pictures, test_short_side for videos."""
-    test_short_side: int | None = None
-    """Side to which the shorter one is brought before the test crop, if there is one. If not given: size x 8 / 7, which
-    is 256 for 224; size itself for objects."""
-    long_side: int = 1333
-    """Pictures with objects are made smaller where the longer side would be more than this."""
-    frames: int = 32
-    """Frames of a clip."""
-    stride: int = 2
-    """From one frame of a clip to the next: 2 takes every other frame of the video."""
-    test_clips: int = 10
-    """Clips of a video in the final test. The tests between epochs take the one in the middle."""
-    test_crops: int = 3
-    """Crops of each of these clips, along the longer side."""
-    workers: int | None = None
-    """Processes that read samples. If not given: as many as there are cores beside a GPU, else one at most."""
+    """Mirror half of the training samples."""
+    test_size: Side | None = None
+    """Side of the square test crop. If not given: size for images, test_short_side for videos."""
+    test_short_side: Side | None = None
+    """Shorter side to which test samples are resized before the crop. If not given: size x 8 / 7, which is 256 for 224;
+    size itself for detection."""
+    long_side: Side = 1333
+    """Detection: longest side of an image; larger ones are shrunk to it."""
+    frames: Frames = 32
+    """Frames in a clip."""
+    stride: Frames = 2
+    """Steps between the frames of a clip: 2 takes every other frame of the video."""
+    test_clips: Views = 10
+    """Clips of each video in the final test. Tests between epochs take one, from the middle."""
+    test_crops: Views = 3
+    """Crops of each of these clips, spread along the longer side."""
+    workers: Workers | None = None
+    """Processes that load samples. If not given: one for each core if there is a GPU, else at most one."""
     cache: Literal["none", "gpu"] = "none"
-    """gpu: decode everything once and keep it in the memory of the device that trains."""
-    bad_limit: int = 100
-    """How many unreadable samples are skipped before the run stops."""
+    """gpu: decode all samples once and keep them in the memory of the training device."""
+    bad_limit: NonNegativeInt = 100
+    """Unreadable samples to skip before the run stops."""
 
 
 @dataclass(frozen=True)
@@ -85,114 +134,160 @@ class Model:
     """Which network."""
 
     name: str | None = None
-    """One of those `cgnl models` lists. If not given: resnet18 for pictures, c2d_resnet18 for videos,
-    maskrcnn_resnet50_fpn for objects."""
+    """One of the networks that `cgnl models` lists. If not given: resnet18 for images, c2d_resnet18 for videos,
+    maskrcnn_resnet50_fpn for detection."""
     block: Literal["cgnl", "cgnlx", "nl", "residual"] | None = "cgnl"
-    """Block that is inserted; null for none."""
-    blocks: int = 1
-    """How many: 1 or 5, where the paper puts them."""
+    """Block to insert; null for none."""
+    blocks: PositiveInt = 1
+    """Number of blocks, placed as in the paper: 1 or 5."""
     head: Literal["average", "covariance", "bilinear", "compact"] = "average"
-    """What pools the last map: its average, or products of its channels. Detectors have none."""
-    reduced: int = 256
+    """Pooling before the classifier: the average, or products of channels. Detectors have only the average."""
+    reduced: Channels = 256
     """Channels whose products a second-order head takes."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the block, such as {groups: 4, norm: group, kernel: {name: rbf, beta: exact}}."""
+    """Arguments of the block, e.g. model.options.groups=4 or {groups: 4, norm: group, kernel: {name: rbf}}."""
     weights: str | None = None
-    """A file of weights to start from, or the name of torchvision's, such as IMAGENET1K_V1."""
-    dropout: float = 0.5
-    """Before the classifier."""
+    """Pretrained weights: a file, or a name in torchvision such as IMAGENET1K_V1. If not given: random."""
+    dropout: Share = 0.5
+    """Dropout before the classifier."""
     after: tuple[str, ...] = ()
-    """Names of the modules to put blocks behind, such as [layer4.1], instead of where the paper puts them."""
+    """Modules to insert blocks after, e.g. [layer4.1]. If not given: the paper's places."""
 
 
 @dataclass(frozen=True)
 class Optim:
-    """How it learns: SGD."""
+    """How the network learns (SGD)."""
 
-    lr: float | None = None
-    """Learning rate for a global batch of 256; it grows and shrinks with batch_size. If not given: 0.01 from weights of
-    a trained network, 0.1 from random ones; 0.32 for objects."""
-    new_layers: float = 1.0
-    """Learning rate of what starts untrained, blocks, head and classifier, as a multiple of the others'."""
-    batch_size: int = 64
-    """Samples of one step, over all devices and accumulated parts."""
-    accumulate: int = 1
-    """Parts a device cuts its share of a step into, to save memory."""
-    epochs: int = 30
-    """After the warm-up."""
-    warmup_epochs: int = 3
-    """Before the others: the learning rate rises linearly."""
-    warmup_steps: int = 0
-    """Steps at the very beginning over which it rises as well, where a whole epoch would be too long."""
+    lr: PositiveFloat | None = None
+    """Learning rate for a batch of 256; it is scaled with batch_size. If not given: 0.01 with pretrained weights, 0.1
+    with random ones, 0.32 for detection."""
+    new_layers: PositiveFloat = 1.0
+    """Factor on the learning rate of layers that start untrained: blocks, head and classifier."""
+    batch_size: PositiveInt = 64
+    """Samples in one step, over all devices and accumulated parts."""
+    accumulate: PositiveInt = 1
+    """Parts into which each device splits its share of a step, to save memory."""
+    epochs: Epochs = 30
+    """Epochs after the warm-up."""
+    warmup_epochs: Warmup = 3
+    """Epochs of warm-up, in which the learning rate rises linearly; they come before the others."""
+    warmup_steps: Warmup = 0
+    """Steps of warm-up, for runs in which a whole epoch would be too long."""
     schedule: Literal["cosine", "step"] = "cosine"
-    """cosine: down to zero. step: a tenth at each of drops."""
+    """cosine: decay to zero. step: divide by ten at each epoch in drops."""
     drops: tuple[int, ...] = (31, 61, 81)
-    """Epochs, counted from 0 after the warm-up, from which the learning rate is a tenth of what it was before."""
+    """Epochs at which schedule=step divides the learning rate by ten, counted from 0 after the warm-up."""
     momentum: float = 0.9
+    """Momentum of SGD."""
     nesterov: bool = False
+    """Use Nesterov momentum."""
     weight_decay: float = 1e-4
-    label_smoothing: float = 0.0
-    clip_norm: float | None = None
-    """Gradients longer than this are shortened to it."""
-    ema: float | None = None
-    """Decay of an average of the weights, such as 0.999, that is tested and kept instead of them."""
+    """Weight decay."""
+    label_smoothing: Share = 0.0
+    """Share of the label that is spread over all classes."""
+    clip_norm: PositiveFloat | None = None
+    """Largest gradient norm; longer gradients are clipped to it. If not given: no clipping."""
+    ema: Share | None = None
+    """Decay of a moving average of the weights, e.g. 0.999, which is tested and saved in their place."""
     on_nan: Literal["stop", "skip"] = "stop"
-    """What becomes of a step whose loss or gradient is not finite. stop: the run ends, and names the first module whose
-    output is not finite. skip: the step is left out, named and counted; more than ten one after another end the run."""
+    """What to do at a non-finite loss or gradient. stop: end the run and name the first module with a non-finite
+    output. skip: skip and count the step; after more than ten in a row the run ends."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a run is told."""
+    """The run itself."""
 
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     optim: Optim = field(default_factory=Optim)
     name: str | None = None
-    """Of the run's folder, within runs; a/b is a folder in a folder. If not given: made from dataset, network and
-    block."""
+    """Folder of the run inside runs; may be nested, as in birds/first. If not given: dataset, network and block."""
     runs: str = "runs"
     """Folder of all runs."""
-    seed: int = 0
-    devices: int | None = None
-    """GPUs, or processes where there is none, on each machine. If not given: one."""
-    nodes: int = 1
-    """Machines. Start the command on each by torchrun or SLURM."""
+    seed: Seed = 0
+    """Seed of all random numbers."""
+    devices: PositiveInt | None = None
+    """GPUs on each machine, or processes if there is none. If not given: one."""
+    nodes: PositiveInt = 1
+    """Machines. Start the command on each of them with torchrun or SLURM."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: a GPU if there is one."""
     precision: Literal["auto", "32", "bf16", "16"] = "auto"
     """auto: bf16 on a GPU, else 32."""
     channels_last: bool = True
+    """Use the channels-last memory layout."""
     compile: bool = False
-    """Compile the network. It starts a minute later and then runs faster."""
+    """Compile the network. Starts a minute later, then runs faster."""
     sync_batchnorm: bool = True
-    """Norms see the samples of all GPUs."""
+    """Compute batch norms over the samples of all GPUs."""
     deterministic: bool = False
-    """The same weights to the last bit, each time."""
-    test_every: int = 1
-    """Epochs between tests; the last one is always tested."""
-    save_every: int = 1000
-    """Steps between checkpoints, beside those after each test."""
-    patience: int | None = None
-    """Stop after this many tests without a better result."""
-    timeout: float = 600.0
-    """Seconds that the processes of a run wait for one that does not answer."""
+    """Compute the same weights each time, to the last bit."""
+    test_every: PositiveInt = 1
+    """Epochs between tests; the last epoch is always tested."""
+    save_every: PositiveInt = 1000
+    """Steps between checkpoints, in addition to those after each test."""
+    patience: PositiveInt | None = None
+    """Tests without a better result after which the run stops. If not given: never."""
+    timeout: PositiveFloat = 600.0
+    """Seconds that ranks wait for one that does not respond."""
     tensorboard: bool = False
-    """Write curves for TensorBoard too."""
+    """Also write curves for TensorBoard."""
 
     @property
     def world(self) -> int:
-        """Processes over all machines."""
+        """World size: processes over all machines."""
         return (self.devices or 1) * self.nodes
 
 
+_GROUPS: dict[str, type] = {"data": Data, "model": Model, "optim": Optim}
+SECTIONS: dict[str, type] = {f"{name}.": kind for name, kind in _GROUPS.items()} | {"": Config}
+"""Prefix of settings -> their class."""
+
+
 def recipes() -> list[str]:
-    """The names of the recipes that come with cgnl."""
+    """List the recipes that come with cgnl."""
     names = (file.name.removesuffix(".yaml") for file in _home().iterdir() if file.name.endswith(".yaml"))
     return sorted(name for name in names if not name.startswith("base"))
 
 
+def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Make settings from a recipe and overrides such as ``{"optim.lr": 0.02}`` or ``{"optim": {"lr": 0.02}}``."""
+    settings = nested(overrides or {})
+    check_keys(settings)
+    base = read_recipe(recipe) if recipe else {}
+    model = base.get("model", {})
+    block = model.get("block", Model.block)
+    if settings.get("model", {}).get("block", block) != block:
+        base = base | {"model": {**model, "options": {}}}  # they belong to another block
+    config = build(merge(base, settings))
+    check_names(config)
+    return dataclasses.replace(config, model=_with_typed_options(config.model))
+
+
+def check_overrides(overrides: Mapping[str, Any]) -> None:
+    """Raise for overrides that are wrong with any recipe."""
+    check_names(build(nested(overrides)))
+
+
+def default_recipe(overrides: Mapping[str, Any]) -> str | None:
+    """Choose the recipe for a dataset, if no recipe is given."""
+    data = build({"data": nested(overrides).get("data", {})}).data
+    name = dataset_name(data)
+    return name if name in SYNTHETIC else "base_objects" if name == "coco" else None
+
+
+def dataset_name(data: Data) -> str:
+    """Name the dataset, also if the setting is not given."""
+    if data.dataset is not None:
+        return data.dataset
+    if data.annotations is not None:
+        return "coco"
+    return "parts" if data.root is None else "folder"
+
+
 def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A recipe, by name or file, laid over the one it extends."""
+    """Read a recipe, by name or file, laid over the one that it extends."""
     file = _find(recipe)
     if str(file) in extended_by:
         raise ValueError(f"{file} extends itself")
@@ -213,40 +308,13 @@ def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[s
         raise ValueError(f"{file}: {error}") from None
     if base is None:
         return content
-    beside = Path(str(file)).parent / f"{str(base).removesuffix('.yaml')}.yaml"
-    own = beside.is_file() and beside != Path(str(file))
-    return merge(read_recipe(beside if own else base, (*extended_by, str(file))), content)
-
-
-def parse(text: str, source: str) -> Any:
-    """What a text in YAML says. What would take endless time or memory is refused by its first signs."""
-    yaml = need("yaml", "cli")
-    if len(text) > LARGEST:
-        raise ValueError(f"{source} is too long for settings: {len(text):,} letters")
-    try:
-        odd = _oddity(yaml, text)
-        content = None if odd else yaml.safe_load(text)
-    except Exception as error:  # a value that does not fit its tag, such as !!int, makes it raise anything
-        raise ValueError(f"{source} is not YAML: {first_line(error)}") from None
-    if odd:
-        raise ValueError(f"{source} has {odd}, which settings do without")
-    return content
-
-
-def _oddity(yaml: Any, text: str) -> str | None:
-    """An alias, by which a few lines can stand for more than memory holds, or lists in lists without end."""
-    depth = 0
-    for token in yaml.scan(text, yaml.SafeLoader):
-        name = type(token).__name__
-        depth += name.endswith(("SequenceStartToken", "MappingStartToken"))
-        depth -= name.endswith(("SequenceEndToken", "MappingEndToken", "BlockEndToken"))
-        if depth > DEEPEST or isinstance(token, yaml.AliasToken):
-            return f"more than {DEEPEST} brackets in one another" if depth > DEEPEST else "an alias (*)"
-    return None
+    neighbour = Path(str(file)).parent / f"{base.removesuffix('.yaml')}.yaml"
+    is_other = neighbour.is_file() and neighbour != Path(str(file))
+    return merge(read_recipe(neighbour if is_other else base, (*extended_by, str(file))), content)
 
 
 def _find(recipe: str | Path) -> Any:
-    """A recipe of ours by its name, or a file."""
+    """Find a recipe: one of ours by its name, or a file."""
     shipped = _home() / f"{recipe}.yaml"
     if "/" not in str(recipe) and shipped.is_file():
         return shipped
@@ -257,8 +325,39 @@ def _find(recipe: str | Path) -> Any:
     raise ValueError(f"there is no recipe {str(recipe)!r}{nearest(str(recipe), recipes())}")
 
 
+def _home() -> Any:
+    return resources.files("cgnl") / "recipes"
+
+
+def parse(text: str, source: str) -> Any:
+    """Parse YAML, but refuse what could take endless time or memory."""
+    yaml = need("yaml", "cli")
+    if len(text) > LONGEST_RECIPE:
+        raise ValueError(f"{source} is too long for settings: {len(text):,} characters")
+    try:
+        odd = _find_oddity(yaml, text)
+        content = None if odd else yaml.safe_load(text)
+    except Exception as error:  # a value that does not fit its tag, such as !!int, makes it raise anything
+        raise ValueError(f"{source} is not YAML: {first_line(error)}") from None
+    if odd:
+        raise ValueError(f"{source} has {odd}, which settings do without")
+    return content
+
+
+def _find_oddity(yaml: Any, text: str) -> str | None:
+    """Find an alias, by which a few lines can stand for more than memory holds, or endless lists in lists."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            return "an alias (*)"
+        if depth > DEEPEST_RECIPE:
+            return f"more than {DEEPEST_RECIPE} brackets in one another"
+    return None
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with others laid over them."""
+    """Lay settings over others."""
     both = dict(base)
     for key, value in over.items():
         deeper = isinstance(value, Mapping) and isinstance(both.get(key), Mapping)
@@ -266,36 +365,20 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Settings from a recipe and overrides such as ``{"optim.lr": 0.02}`` or ``{"optim": {"lr": 0.02}}``."""
-    settings = nested(overrides or {})
-    check_keys(settings)
-    base = read_recipe(recipe) if recipe else {}
-    block, model = settings.get("model", {}).get("block", _SAME), base.get("model", {})
-    if block is not _SAME and block != model.get("block", _SAME):
-        base = base | {"model": {**model, "options": {}}}  # they were another block's
-    return build(merge(base, settings))
-
-
-_SAME = object()
-
-
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"optim.lr": 0.02}`` as ``{"optim": {"lr": 0.02}}``."""
+    """Turn ``{"optim.lr": 0.02}`` into ``{"optim": {"lr": 0.02}}``."""
     tree: dict[str, Any] = {}
     for name, value in settings.items():
-        if name.startswith("model.options.") and isinstance(value, str):
-            value = parse(value, f"{name} = {value}")  # their types are the block's to know
-        *groups, last = name.split(".")
-        branch: dict[str, Any] = {last: value}
-        for group in reversed(groups):
-            branch = {group: branch}
-        tree = merge(tree, branch)
+        if name.startswith("model.options") and isinstance(value, str):
+            value = parse(value, f"{name} = {value}")  # the block knows the type
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        tree = merge(tree, value)
     return tree
 
 
 def build(settings: Mapping[str, Any]) -> Config:
-    """Typed settings from plain ones; a key that is misspelt or a value of another type is refused."""
+    """Make typed settings from plain ones; raise for an unknown key, a wrong type or a number out of range."""
     settings = {name: value for name, value in settings.items() if name != "paper"}  # of older checkpoints
     check_keys(settings)
     if isinstance(settings.get("precision"), int):
@@ -306,46 +389,13 @@ def build(settings: Mapping[str, Any]) -> Config:
 
 
 def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:
-    """One group of settings."""
-    try:
-        values = _parser(kind).parse_object(dict(settings)).as_dict()
-    except Exception as error:  # jsonargparse's errors have no common type
-        raise ValueError(complaint(error, {f.name: f.type for f in dataclasses.fields(kind)}, prefix)) from None
-    for f in dataclasses.fields(kind):
-        if values.get(f.name, "") is None and type(None) not in get_args(f.type):
-            raise ValueError(f"{prefix}{f.name} = null must be {_type_name(f.type)}")
-    return kind(**values)
-
-
-@cache
-def _parser(kind: type) -> Any:
-    """What reads a group of settings; made once, for that takes longer than reading."""
-    parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, None, skip=set(_GROUPS))
-    return parser
+    """Make one group of settings."""
+    types = {f.name: f.type for f in dataclasses.fields(kind)}
+    return kind(**{name: convert(f"{prefix}{name}", value, types[name]) for name, value in settings.items()})
 
 
 def check(config: Config) -> Config:
-    """The settings, if their numbers make sense."""
-
-    def given(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        values = ((name, attrgetter(name)(config)) for name in names)
-        return ((name, value) for name, value in values if value is not None)
-
-    for name, value in given(_POSITIVE):
-        if not value > 0:
-            raise ValueError(f"{name} = {value} must be more than 0")
-    for name, value in given(_MOST):
-        if value > _MOST[name]:
-            raise ValueError(f"{name} = {value} must be at most {_MOST[name]:,}")
-    if not 0 <= config.seed < 2**32:
-        raise ValueError(f"seed = {config.seed} must be from 0 to {2**32 - 1}")
-    for name, value in given(_NOT_NEGATIVE):
-        if value < 0:
-            raise ValueError(f"{name} = {value} must not be below 0")
-    for name, value in given(_SHARES):
-        if not 0 <= value < 1:
-            raise ValueError(f"{name} = {value} must be at least 0 and below 1")
+    """Return the settings, or raise for those that no type can check."""
     if config.name is not None and not _is_name(config.name):
         raise ValueError(f"name = {config.name!r} must name a folder within runs, such as birds or birds/first")
     if not 0 < config.data.area[0] <= config.data.area[1]:
@@ -354,62 +404,64 @@ def check(config: Config) -> Config:
 
 
 def _is_name(name: str) -> bool:
-    """Whether it names a folder, or a folder in a folder, that stays where it is put."""
+    """Whether it names a folder, perhaps nested, that stays inside its parent."""
     parts = Path(name).parts
     inside = bool(parts) and not Path(name).is_absolute() and ".." not in parts
     return inside and name.isprintable() and max(len(part.encode()) for part in parts) <= LONGEST_NAME
 
 
-LONGEST_NAME = 200
-"""Bytes of a folder's name. File systems take 255, and a number may follow it."""
-_POSITIVE = (
-    *("data.size", "data.samples", "data.limit", "data.frames", "data.stride", "data.test_clips", "data.test_crops"),
-    *("data.test_size", "data.test_short_side", "data.long_side"),
-    *("optim.lr", "optim.new_layers", "optim.batch_size", "optim.accumulate", "optim.epochs", "optim.clip_norm"),
-    *("model.blocks", "model.reduced", "devices", "nodes", "test_every", "save_every", "patience", "timeout"),
-)
-_NOT_NEGATIVE = ("optim.warmup_epochs", "optim.warmup_steps", "data.bad_limit", "data.workers")
-_SHARES = ("data.holdout", "model.dropout", "optim.ema", "optim.label_smoothing")
-LONGEST_SIDE = 8192
-_MOST: dict[str, int] = dict.fromkeys(
-    ("data.size", "data.test_size", "data.test_short_side", "data.long_side"), LONGEST_SIDE
-)
-_MOST |= {"data.frames": 1024, "data.stride": 1024, "data.test_clips": 100, "data.test_crops": 100}
-_MOST |= {"data.workers": 512, "model.reduced": 4096, "data.samples": 10**8}
-_MOST |= dict.fromkeys(("optim.epochs", "optim.warmup_epochs", "optim.warmup_steps"), 10**6)
-"""Numbers beyond which a slip, or a stranger, would ask for memory, processes or time that no machine has."""
+def check_names(config: Config) -> None:
+    """Raise for a dataset or network that does not exist."""
+    from ..data.readers import READERS
+
+    dataset, datasets = config.data.dataset, [*SYNTHETIC, *READERS]
+    if dataset is not None and dataset not in datasets:
+        raise ValueError(f"there is no dataset {dataset!r}{nearest(dataset, datasets)}")
+    network, networks = config.model.name, network_names()
+    if network is not None and network not in networks and not network.startswith(("timm/", "torchvision/")):
+        raise ValueError(f"model.name = {network} is not a network{nearest(network, networks)}")
 
 
-def plain(config: Any) -> dict[str, Any]:
-    """Settings as dictionaries, lists, numbers and text, as they are written to a file."""
+def network_names() -> tuple[str, ...]:
+    """List the networks: also those that a program has registered, but without importing torch for it."""
+    models = sys.modules.get("cgnl.models")
+    return tuple(models.NETWORKS) if models else NETWORKS
 
-    def value(v: Any) -> Any:
-        if dataclasses.is_dataclass(v):
-            return {f.name: value(getattr(v, f.name)) for f in dataclasses.fields(v)}
-        if isinstance(v, (tuple, list)):
-            return [value(item) for item in v]
-        return v
 
-    return value(config)
+def _with_typed_options(model: Model) -> Model:
+    """Return the settings with options of the types that the block takes."""
+    if model.block is None:
+        return model
+    types = {f"model.options.{name}": kind for name, kind in BLOCK_OPTIONS[model.block].items()}
+    options = {}
+    for option, value in model.options.items():
+        name = f"model.options.{option}"
+        if name not in types:
+            raise ValueError(f"{name} is not an option of the block {model.block}{nearest(name, types)}")
+        options[option] = convert(name, value, types[name])
+    return dataclasses.replace(model, options=options)
+
+
+def plain(config: Any) -> Any:
+    """Return settings as dictionaries, lists, numbers and text, as they are written to a file."""
+    if dataclasses.is_dataclass(config):
+        return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    return [plain(item) for item in config] if isinstance(config, tuple | list) else config
 
 
 def to_yaml(config: Config) -> str:
-    """Settings as a recipe."""
+    """Write settings as a recipe."""
     return need("yaml", "cli").safe_dump(plain(config), sort_keys=False)
 
 
 def keys(of_type: type | None = None) -> list[str]:
-    """The names of all settings, such as ``optim.lr``, or of those of one type."""
-    names = {f"{prefix}{f.name}": f.type for prefix, kind in _KINDS.items() for f in dataclasses.fields(kind)}
+    """List the names of all settings, such as ``optim.lr``, or of those of one type."""
+    names = {f"{prefix}{f.name}": f.type for prefix, kind in SECTIONS.items() for f in dataclasses.fields(kind)}
     return [name for name, kind in names.items() if name not in _GROUPS and of_type in (None, kind)]
 
 
-_GROUPS: dict[str, type] = {"data": Data, "model": Model, "optim": Optim}
-_KINDS: dict[str, type] = {"": Config} | {f"{name}.": kind for name, kind in _GROUPS.items()}
-
-
 def check_keys(settings: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuse a misspelt key with the nearest right one."""
+    """Raise for an unknown key, with the nearest known one."""
     known = keys()
     for key, value in settings.items():
         name = f"{prefix}{key}"
@@ -419,27 +471,3 @@ def check_keys(settings: Mapping[str, Any], prefix: str = "") -> None:
             raise ValueError(f"{name} = {value} is not a group of settings")
         elif name not in (*known, *_GROUPS):
             raise ValueError(f"there is no setting {name!r}{nearest(name, known)}")
-
-
-def complaint(error: Exception, types: Mapping[str, Any], prefix: str = "") -> str:
-    """A message of jsonargparse in one sentence; ``types`` are those of the settings it may speak of."""
-    text = " ".join(str(error).split())
-    given = re.search(r"(?:Given|Got) value: (.*)", text)
-    for name, kind in types.items():
-        if re.search(rf"[\"']{name}[\"'.]|required: {name}\b", text):
-            value = f"= {given[1]} must be {_type_name(kind)}" if given else "is missing"
-            return f"{prefix}{name} {value}"
-    return text
-
-
-def _type_name(kind: Any) -> str:
-    """``int``, ``float or null``, ``one of cosine, step``."""
-    parts = [kind, *get_args(kind), *(a for part in get_args(kind) for a in get_args(part))]
-    choices = [part for part in parts if isinstance(part, str)]
-    if choices:
-        return f"one of {', '.join(choices)}" + (" or null" if type(None) in parts else "")
-    return re.sub(r"typing\.|<class '|'>", "", str(kind)).replace(" | None", " or null")
-
-
-def _home() -> Any:
-    return resources.files("cgnl") / "recipes"

@@ -11,7 +11,7 @@ from ..data.loading import View
 from ..data.readers import READERS
 from ..data.sources import Files, SyntheticSource, at_most, hold_out
 from ..spelling import counted, nearest
-from .config import LONGEST_SIDE, SYNTHETIC, Data
+from .config import LONGEST_SIDE, SYNTHETIC, Data, dataset_name
 
 TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
 TRAIN_SEED, TEST_SEED, VALIDATION_SEED = 0, 1, 2
@@ -32,15 +32,6 @@ class Dataset:
     """What is not as it should be, a sentence each."""
     ids: tuple[int, ...] = ()
     """COCO's numbers of the classes."""
-
-
-def dataset_name(data: Data) -> str:
-    """The dataset that is meant."""
-    if data.dataset is not None:
-        return data.dataset
-    if data.annotations is not None:
-        return "coco"
-    return "parts" if data.root is None else "folder"
 
 
 def open_dataset(data: Data) -> Dataset:
