@@ -5,8 +5,7 @@ from typing import Literal
 
 from ..data.check import check, table
 from ..data.readers import READERS
-from ..data.synthetic import SYNTHETIC
-from ..data.synthetic_files import draw
+from ..data.synthetic import SYNTHETIC, draw
 from ..spelling import counted, nearest
 
 Action = Literal["check", "draw", "shrink", "convert"]

@@ -1,4 +1,4 @@
-"""Datasets drawn from a seed, for trying things without downloading any.
+"""Datasets generated from a seed, for trying things without a download.
 
 * ``parts``: the class is which two colours stand on the left and on the right.
 * ``relation``: the class is whether two parts have the same colour, out of eight. One part says nothing, and a linear
@@ -8,12 +8,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .rng import generator, integer, uniform
-from .transforms import Box
+from .images import to_image
+from .index import new_folder
+from .transforms import Box, generator, integer, uniform
 
 COLOURS = {
     "red": (230, 60, 50),
@@ -94,6 +96,25 @@ SYNTHETIC: dict[str, tuple[tuple[str, ...], Callable[[int, int], Drawing]]] = {
     "actions": (ACTIONS, actions),
 }
 """Name -> (classes, function of seed and index)."""
+
+
+def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str, ...]:
+    """Write samples to class folders of a new folder, as PNG files or folders of them, and return the classes."""
+    if count < 1:
+        raise ValueError(f"count = {count} must be at least 1")
+    root = new_folder(root)
+    classes, sample = SYNTHETIC[dataset]
+    for index in range(count):
+        drawing = sample(seed, index)
+        path = root / classes[drawing.label] / f"{index:05}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if drawing.pixels.ndim == 3:
+            to_image(drawing.pixels).save(path.with_suffix(".png"))
+            continue
+        path.mkdir()
+        for number, frame in enumerate(drawing.pixels):
+            to_image(frame).save(path / f"{number:03}.png")
+    return classes
 
 
 def _noise(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
