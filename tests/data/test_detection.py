@@ -68,7 +68,7 @@ def test_encode_is_undone_by_decode():
     assert encode(masks[:0]) == []
 
 
-def test_target_of_cuts_boxes_at_the_edge_and_leaves_crowds_out():
+def test_make_target_clips_boxes_at_the_edge_and_leaves_crowds_out():
     target = make_target(
         scene("a", thing(1, (-4.0, 3.0, 9.0, 70.0), label=2), thing(2, shape=RUNS, crowd=True), thing(3, shape=PACKED))
     )
@@ -82,7 +82,7 @@ def test_target_of_a_picture_without_objects_is_empty():
     assert (target["boxes"].shape, target["labels"].shape, target["masks"].shape) == ((0, 4), (0,), (0, 12, 20))
 
 
-def test_mirrored_moves_boxes_with_their_masks():
+def test_horizontal_flip_moves_boxes_with_their_masks():
     target = make_target(scene("a", thing(1, shape=POLYGON[:1])))
     pixels, turned = horizontal_flip(torch.arange(12 * 20).view(1, 12, 20), target)
     assert pixels[0, 0, 0] == 19

@@ -271,11 +271,11 @@ def loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bool = 
         pin_memory=pin_memory,
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=outlive_signals if workers else None,
+        worker_init_fn=_outlive_signals if workers else None,
     )
 
 
-def outlive_signals(_: int) -> None:
+def _outlive_signals(_: int) -> None:
     """Signals reach every process: the main one handles them, and needs its workers a moment longer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.setitimer(signal.ITIMER_REAL, 1))

@@ -3,21 +3,24 @@
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
+import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..extras import need
-from ..spelling import first_line
 from .images import is_image_file, to_image
 from .index import UnreadableError, existing_folder, new_folder
-from .loading import outlive_signals
 from .video import is_video_file, probe, read_frames
 
 SETTINGS = ".cgnl-shrink.json"
@@ -97,9 +100,9 @@ def shrink(
     wanted = [path for path in clips if not (out / path).exists()]
     failed: dict[Path, str] = {}
     start = said = time.monotonic()
-    for done, (clip, problem) in enumerate(_shrink_all(root, out, size, wanted, workers), start=1):
+    for done, problem in enumerate(_shrink_all(root, out, size, wanted, workers), start=1):
         if problem:
-            failed[root / clip] = problem
+            failed[root / wanted[done - 1]] = problem
             say(problem)
         if (now := time.monotonic()) - said >= SECONDS or done == len(wanted):
             left = (now - start) / done * (len(wanted) - done)
@@ -112,13 +115,9 @@ def _find(root: Path, frame_folders: bool) -> tuple[list[Path], list[Path]]:
     """The clips (video files and folders of frames) and the other files of a dataset, relative to its root."""
     clips: list[Path] = []
     others: list[Path] = []
-    for folder, inner, names in os.walk(root, followlinks=True):
-        place = Path(folder)
-        above = {path.resolve() for path in (place, *place.parents)}  # a link to one of these would be a circle
-        inner[:] = sorted(n for n in inner if not n.startswith(".") and (place / n).resolve() not in above)
-        files = [place / name for name in sorted(names) if not name.startswith(".") and (place / name).is_file()]
+    for place, files, is_leaf in _walk(root):
         videos = [file for file in files if is_video_file(file)]
-        if not inner and not videos and place != root and any(map(is_image_file, files)):
+        if is_leaf and not videos and place != root and any(map(is_image_file, files)):
             if not frame_folders:
                 raise ValueError(f"{place} holds pictures: say frame_folders=true if they are the frames of a clip")
             clips.append(place.relative_to(root))
@@ -128,6 +127,16 @@ def _find(root: Path, frame_folders: bool) -> tuple[list[Path], list[Path]]:
     if not clips:
         raise ValueError(f"{root} holds no videos")
     return clips, others
+
+
+def _walk(place: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, list[Path], bool]]:
+    """Yield each folder, its files, and whether it has no folders. Links are followed, but not in a circle."""
+    above = (*above, place.resolve())
+    inner = sorted(path for path in place.iterdir() if not path.name.startswith("."))
+    folders = [path for path in inner if path.is_dir() and path.resolve() not in above]
+    yield place, [path for path in inner if path.is_file()], not folders
+    for folder in folders:
+        yield from _walk(folder, above)
 
 
 def _cores() -> int:
@@ -145,33 +154,36 @@ def _start_or_resume(out: Path, size: Size) -> None:
         raise ValueError(f"{out} was made with {made_with}, not with {settings}")
 
 
-def _shrink_all(
-    root: Path, out: Path, size: Size, clips: list[Path], workers: int
-) -> Iterator[tuple[Path, str | None]]:
-    """Write every clip; yield it, in any order, with the reason if it cannot be read."""
+def _shrink_all(root: Path, out: Path, size: Size, clips: list[Path], workers: int) -> Iterator[str | None]:
+    """Write every clip; yield the reason if it cannot be read."""
     shrink_clip = partial(_shrink_clip, root, out, size)
-    workers = min(workers, len(clips))
-    if workers < 2:
+    if min(workers, len(clips)) < 2:
         yield from map(shrink_clip, clips)
         return
-    loader = DataLoader(
-        clips,  # pyright: ignore[reportArgumentType]
-        batch_size=None,
-        num_workers=workers,
-        collate_fn=shrink_clip,  # pyright: ignore[reportArgumentType]
-        multiprocessing_context="spawn",
-        worker_init_fn=outlive_signals,  # clips under way are finished
-        in_order=False,
-    )
+    pool = ProcessPoolExecutor(min(workers, len(clips)), get_context("spawn"), _start_worker)
     try:
-        yield from loader
-    except RuntimeError as error:
-        reason = f"a process died, perhaps for lack of memory ({first_line(error)})"
-        raise ValueError(f"{reason}: the same command resumes") from error
+        yield from pool.map(shrink_clip, clips)
+    except BrokenProcessPool:
+        raise ValueError("a process died, perhaps for lack of memory: the same command resumes") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _shrink_clip(root: Path, out: Path, size: Size, clip: Path) -> tuple[Path, str | None]:
-    """Write one clip; return it with the reason if it cannot be read."""
+def _start_worker() -> None:
+    """Set up a process of the pool, which ends with its parent; else it would wait for more work forever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent: clips under way are finished
+    torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _shrink_clip(root: Path, out: Path, size: Size, clip: Path) -> str | None:
+    """Write one clip; return the reason if it cannot be read."""
     source, target = root / clip, out / clip
     try:
         pixels = read_frames(source, size.indices, "pyav", size.resize)
@@ -182,8 +194,8 @@ def _shrink_clip(root: Path, out: Path, size: Size, clip: Path) -> tuple[Path, s
             rate = (info.rate or Fraction(25)) * Fraction(len(pixels), info.frames)  # the clip lasts as long as before
             write_whole(target, partial(_write_video, pixels, min(max(rate, Fraction(1)), Fraction(240))))
     except UnreadableError as error:
-        return clip, str(error)
-    return clip, None
+        return str(error)
+    return None
 
 
 def _write_video(pixels: Tensor, rate: Fraction, path: Path) -> None:

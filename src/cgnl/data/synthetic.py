@@ -35,7 +35,7 @@ ACTIONS = tuple(f"{a} passes to {b}" for a in PLAYERS for b in PLAYERS if a != b
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture [3, H, W] or a clip [T, 3, H, W] in uint8, its class, and where its two parts are."""
+    """An image [3, H, W] or a clip [T, 3, H, W] in uint8, its class, and the boxes of its two parts."""
 
     pixels: Tensor
     label: int
@@ -49,10 +49,10 @@ def parts(seed: int, index: int, size: int = 64) -> Drawing:
     canvas = _noise((3, size, size), source)
     for _ in range(3):
         _disc(canvas, *_place(size, (0, size), size / 12, source), size / 12, (128, 128, 128))
-    colours = PARTS[label].split("-")
-    thirds = ((0, size / 3), (2 * size / 3, size))
-    boxes = [_part(canvas, name, columns, size / 10, source) for name, columns in zip(colours, thirds, strict=True)]
-    return Drawing(canvas.clamp(0, 255).byte(), label, (boxes[0], boxes[1]))
+    first, second = PARTS[label].split("-")
+    left = _part(canvas, first, (0, size / 3), size / 10, source)
+    right = _part(canvas, second, (2 * size / 3, size), size / 10, source)
+    return Drawing(canvas.clamp(0, 255).byte(), label, (left, right))
 
 
 def relation(seed: int, index: int, height: int = 64, width: int = 256) -> Drawing:
@@ -61,10 +61,9 @@ def relation(seed: int, index: int, height: int = 64, width: int = 256) -> Drawi
     label, first = integer(0, 2, source), integer(0, len(COLOURS), source)
     second = first if label else (first + integer(1, len(COLOURS), source)) % len(COLOURS)
     canvas = _noise((3, height, width), source)
-    names = (list(COLOURS)[first], list(COLOURS)[second])
-    ends = ((0, width / 8), (width - width / 8, width))
-    boxes = [_part(canvas, name, columns, height / 10, source) for name, columns in zip(names, ends, strict=True)]
-    return Drawing(canvas.clamp(0, 255).byte(), label, (boxes[0], boxes[1]))
+    left = _part(canvas, list(COLOURS)[first], (0, width / 8), height / 10, source)
+    right = _part(canvas, list(COLOURS)[second], (width - width / 8, width), height / 10, source)
+    return Drawing(canvas.clamp(0, 255).byte(), label, (left, right))
 
 
 def actions(seed: int, index: int, frames: int = 16, size: int = 64) -> Drawing:
@@ -128,6 +127,7 @@ def _place(height: int, columns: tuple[float, float], margin: float, source: tor
 
 
 def _part(canvas: Tensor, colour: str, columns: tuple[float, float], radius: float, source: torch.Generator) -> Box:
+    """Paint a disc somewhere in these columns and return its box."""
     y, x = _place(canvas.shape[-2], columns, radius, source)
     _disc(canvas, y, x, radius, COLOURS[colour])
     return _box(y, x, radius, canvas.shape[-2], canvas.shape[-1])
