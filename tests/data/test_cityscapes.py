@@ -120,17 +120,17 @@ def test_pixel_belongs_to_what_covers_more_than_half_of_it(tmp_path, scale):
 def test_picture_of_any_size(size):
     polygon = rectangle(0, 0, 127, 63)
     (row,) = regions(Polygons(HEIGHT, WIDTH, [("truck", [(x, y) for x, y in polygon])]), size[1], size[0])
-    assert row.mask.shape == (size[1], size[0])
-    assert row.mask.all()
+    assert row[2].shape == (size[1], size[0])
+    assert row[2].all()
 
 
 def test_objects_partly_outside_are_cut_and_others_empty():
     far = [("car", [(-20.0, -20.0), (20.0, -20.0), (20.0, 20.0), (-20.0, 20.0)])]
     outside = [("car", [(-20.0, -20.0), (-5.0, -20.0), (-5.0, -5.0)]), ("bus", [(1.0, 1.0), (2.0, 2.0)])]
     cut, none, line = regions(Polygons(HEIGHT, WIDTH, [*far, *outside]), HEIGHT, WIDTH)
-    assert cut.mask.sum() == 21 * 21
-    assert not none.mask.any()
-    assert not line.mask.any()
+    assert cut[2].sum() == 21 * 21
+    assert not none[2].any()
+    assert not line[2].any()
 
 
 def test_hidden_and_tiny_objects_are_counted(tmp_path):

@@ -16,8 +16,7 @@ from PIL import Image
 
 from cgnl.data.check import check, table
 from cgnl.data.coco import _run_lengths, coco, ground_truth
-from cgnl.data.index import Object
-from cgnl.data.sources import hold_out
+from cgnl.data.index import Object, hold_out
 
 SQUARE = [[2.0, 2.0, 8.0, 2.0, 8.0, 8.0, 2.0, 8.0]]
 KEYS = (

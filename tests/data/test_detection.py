@@ -13,12 +13,12 @@ from cgnl.data.detection import (
     aspect_groups,
     decode,
     encode,
-    mirrored,
+    horizontal_flip,
+    make_target,
     read_scene,
-    target_of,
 )
 from cgnl.data.index import Object, Scene, UnreadableError
-from cgnl.data.loading import Place, TrainBatches, gathered
+from cgnl.data.loading import Place, TrainBatches, group_batches
 from tests.engine.judge import api
 
 POLYGON = [[2.0, 3.0, 11.0, 3.0, 11.0, 9.0, 6.0, 10.0], [14.0, 1.0, 18.0, 1.0, 18.0, 5.0]]
@@ -68,31 +68,31 @@ def test_encode_is_undone_by_decode():
     assert encode(masks[:0]) == []
 
 
-def test_target_of_cuts_boxes_at_the_edge_and_leaves_crowds_out():
-    target = target_of(
+def test_make_target_clips_boxes_at_the_edge_and_leaves_crowds_out():
+    target = make_target(
         scene("a", thing(1, (-4.0, 3.0, 9.0, 70.0), label=2), thing(2, shape=RUNS, crowd=True), thing(3, shape=PACKED))
     )
-    assert target.boxes.tolist() == [[0, 3, 5, 12], [2, 3, 11, 10]]
-    assert target.labels.tolist() == [3, 1]
-    assert torch.equal(target.masks, torch.stack([by_pycocotools(POLYGON), by_pycocotools(PACKED)]))
+    assert target["boxes"].tolist() == [[0, 3, 5, 12], [2, 3, 11, 10]]
+    assert target["labels"].tolist() == [3, 1]
+    assert torch.equal(target["masks"], torch.stack([by_pycocotools(POLYGON), by_pycocotools(PACKED)]))
 
 
 def test_target_of_a_picture_without_objects_is_empty():
-    target = target_of(scene("a"))
-    assert (target.boxes.shape, target.labels.shape, target.masks.shape) == ((0, 4), (0,), (0, 12, 20))
+    target = make_target(scene("a"))
+    assert (target["boxes"].shape, target["labels"].shape, target["masks"].shape) == ((0, 4), (0,), (0, 12, 20))
 
 
-def test_mirrored_moves_boxes_with_their_masks():
-    target = target_of(scene("a", thing(1, shape=POLYGON[:1])))
-    pixels, turned = mirrored(torch.arange(12 * 20).view(1, 12, 20), target)
+def test_horizontal_flip_moves_boxes_with_their_masks():
+    target = make_target(scene("a", thing(1, shape=POLYGON[:1])))
+    pixels, turned = horizontal_flip(torch.arange(12 * 20).view(1, 12, 20), target)
     assert pixels[0, 0, 0] == 19
-    columns = turned.masks[0].any(0).nonzero().flatten()
-    left, right = turned.boxes[0, [0, 2]].tolist()
+    columns = turned["masks"][0].any(0).nonzero().flatten()
+    left, right = turned["boxes"][0, [0, 2]].tolist()
     assert (left, right) == (9, 18)
     assert left <= columns.min() <= columns.max() < right
-    again = mirrored(pixels, turned)[1]
-    assert torch.equal(again.boxes, target.boxes)
-    assert torch.equal(again.masks, target.masks)
+    again = horizontal_flip(pixels, turned)[1]
+    assert torch.equal(again["boxes"], target["boxes"])
+    assert torch.equal(again["masks"], target["masks"])
 
 
 def test_read_scene_refuses_another_size_than_the_annotated_one(tmp_path):
@@ -111,8 +111,8 @@ def test_batch_gives_back_pictures_and_targets(tmp_path):
     assert batch.samples.tolist() == [2, 1, 0]
     for number, picture, target in zip((2, 1, 0), batch.pictures(), batch.targets(), strict=True):
         assert torch.equal(picture, read_scene(found[number]) / 255)
-        expected = target_of(found[number])
-        assert all(torch.equal(target[name], getattr(expected, name)) for name in ("boxes", "labels", "masks"))
+        expected = make_target(found[number])
+        assert all(torch.equal(target[name], expected[name]) for name in ("boxes", "labels", "masks"))
     assert [t.dtype for t in batch.tensors()] == [torch.uint8, torch.float32, torch.int64, torch.uint8]
 
 
@@ -149,14 +149,14 @@ def test_aspect_groups_follow_width_over_height():
     assert groups == [0, 1, -1, 3, -3, 0]
 
 
-def test_gathered_keeps_batches_of_one_group_and_loses_nothing():
+def test_group_batches_keeps_batches_of_one_group_and_loses_nothing():
     groups = [n % 3 for n in range(20)]
     order = torch.randperm(20, generator=torch.Generator().manual_seed(0)).tolist()
-    found = gathered(order, groups, 4)
+    found = group_batches(order, groups, 4)
     assert sorted(found) == list(range(20))
     batches = [{groups[n] for n in found[i : i + 4]} for i in range(0, 20, 4)]
     assert [len(batch) for batch in batches] == [1, 1, 1, 2, 2]  # 7, 7 and 6 samples leave 3, 3 and 2
-    assert gathered(order, [0] * 20, 4) == order
+    assert group_batches(order, [0] * 20, 4) == order
 
 
 @pytest.mark.parametrize("first", [1, 5, 7])

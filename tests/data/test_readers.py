@@ -9,19 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from cgnl.data.index import Index, Sample
+from cgnl.data.index import NAMED_AT_MOST, Index, Sample
 from cgnl.data.readers import (
-    NAMED_AT_MOST,
+    LSA64_SIGNS,
+    MARKERS,
     READERS,
-    SIGNS,
     cub,
     folder,
     imagenet,
     kinetics400,
+    lsa64,
     mini_kinetics200,
     pets,
     ucf101,
 )
+from cgnl.data.video import VIDEO_SUFFIXES
+from cgnl.engine.config import Data, build
+from cgnl.engine.datasets import open_dataset
 
 CSV_HEADER = "label,youtube_id,time_start,time_end,split,is_cc"
 
@@ -130,7 +134,9 @@ def test_folder_names_a_class_without_files(tmp_path):
     assert index.problems == (f"{tmp_path / 'b'} holds no images, video files or folders of frames",)
 
 
-@pytest.mark.parametrize(("layout", "sign"), [(name, sign) for name, (_, *signs) in SIGNS.items() for sign in signs])
+@pytest.mark.parametrize(
+    ("layout", "sign"), [(name, sign) for name, (_, *markers) in MARKERS.items() for sign in markers]
+)
 def test_folder_knows_official_layouts(tmp_path, layout, sign):
     image(tmp_path / "images" / "a" / "1.png")
     touch(tmp_path / sign.replace("*", "2017"))
@@ -602,6 +608,86 @@ def test_mini_kinetics200_refuses_an_escaping_id(tmp_path):
     write(tmp_path / "val_ytid_list.txt", "cccccccccc_")
     with pytest.raises(ValueError, match=r"train_ytid_list\.txt names '\.\./\.\./x', which is outside the dataset"):
         mini_kinetics200(tmp_path)
+
+
+LSA64 = ("001_001_001.mp4", "001_009_001.mp4", "064_008_005.mp4", "064_010_002.mp4", "020_002_001.mp4")
+
+
+def lsa64_root(root: Path, *files: str) -> Path:
+    for name in files:
+        touch(root / name)
+    return root
+
+
+@pytest.mark.parametrize("home", ["", "all/", "dataset/", "clips/cut/"])
+def test_lsa64_splits_by_signer(tmp_path, home):
+    index = lsa64(lsa64_root(tmp_path, *(home + name for name in LSA64)))
+    assert index.classes == ("001 Opaque", "020 Sweet milk", "064 Find")
+    assert (index.kind, index.problems) == ("videos", ())
+    assert names(index, tmp_path) == {
+        "train": [(f"{home}001_001_001.mp4", 0), (f"{home}020_002_001.mp4", 1), (f"{home}064_008_005.mp4", 2)],
+        "test": [(f"{home}001_009_001.mp4", 0), (f"{home}064_010_002.mp4", 2)],
+    }
+
+
+def test_lsa64_has_64_signs():
+    assert len(set(LSA64_SIGNS)) == 64
+    assert (LSA64_SIGNS[27], LSA64_SIGNS[37], LSA64_SIGNS[49]) == ("Where", "None", "Accept")
+
+
+def test_lsa64_in_class_folders(tmp_path):
+    index = lsa64(lsa64_root(tmp_path, *(f"all/{name[:3]}/{name}" for name in LSA64)))
+    assert [len(samples) for samples in index.splits.values()] == [3, 2]
+
+
+@pytest.mark.parametrize("suffix", sorted(VIDEO_SUFFIXES))
+def test_lsa64_takes_any_container(tmp_path, suffix):
+    index = lsa64(lsa64_root(tmp_path, f"001_001_001{suffix}", f"001_010_001{suffix.upper()}"))
+    assert [len(samples) for samples in index.splits.values()] == [1, 1]
+
+
+def test_lsa64_other_test_signers(tmp_path):
+    index = lsa64(lsa64_root(tmp_path, *LSA64), test_signers=[1, 3])
+    assert names(index, tmp_path)["test"] == [("001_001_001.mp4", 0)]
+    (problem,) = index.problems
+    assert "signer 3" in problem
+
+
+def test_lsa64_leaves_out_what_is_not_a_clip_of_it(tmp_path):
+    others = ("000_001_001.mp4", "065_001_001.mp4", "1_1_1.mp4", "talk.mp4", "001_001_001_a.mp4")
+    hidden = (".001_001_002.mp4", ".trash/001_001_003.mp4", "001_001_004.txt", "a/b/c/001_001_005.mp4")
+    index = lsa64(lsa64_root(tmp_path, *LSA64, *others, *hidden))
+    assert sum(map(len, index.splits.values())) == len(LSA64)
+    (problem,) = index.problems
+    assert problem.startswith("5 videos ")
+    assert str(tmp_path / "000_001_001.mp4") in problem
+
+
+def test_lsa64_takes_a_clip_once(tmp_path):
+    index = lsa64(lsa64_root(tmp_path, *LSA64, "all/001_001_001.mp4", "raw/001_001_001.avi"))
+    assert names(index, tmp_path)["train"][0] == ("001_001_001.mp4", 0)
+    assert sum(map(len, index.splits.values())) == len(LSA64)
+    (problem,) = index.problems
+    assert problem.startswith("2 clips ")
+
+
+@pytest.mark.parametrize(("name", "said"), [("notes.txt", "001_001_001.mp4"), ("talk.mp4", "talk.mp4")])
+def test_lsa64_refuses_other_folders(tmp_path, name, said):
+    with pytest.raises(ValueError, match=f"{tmp_path} is not LSA64: .*{said}"):
+        lsa64(lsa64_root(tmp_path, name))
+
+
+def test_lsa64_needs_a_test_signer(tmp_path):
+    with pytest.raises(ValueError, match="test_signers"):
+        lsa64(lsa64_root(tmp_path, *LSA64), test_signers=())
+
+
+def test_test_signers_is_a_setting(tmp_path):
+    lsa64_root(tmp_path, *LSA64)
+    settings = build({"data": {"dataset": "lsa64", "root": str(tmp_path), "test_signers": [2, 8]}}).data
+    dataset = open_dataset(settings)
+    assert (len(dataset.train), len(dataset.test), dataset.kind) == (3, 2, "videos")
+    assert open_dataset(Data("lsa64", str(tmp_path))).classes == dataset.classes
 
 
 def test_links_that_the_user_made_are_followed(tmp_path):

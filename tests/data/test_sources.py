@@ -1,6 +1,5 @@
-"""Samples from files, drawings and memory, and the part of them that is kept for testing."""
+"""Samples from files, from a seed and from memory."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from cgnl.data.index import Index, Sample, UnreadableError
-from cgnl.data.sources import CachedSource, Files, Source, SyntheticSource, at_most, hold_out
+from cgnl.data.index import Sample, UnreadableError
+from cgnl.data.sources import CachedSource, Files, Source, SyntheticSource
 from cgnl.data.synthetic import SYNTHETIC
 
 
@@ -89,7 +88,7 @@ def test_files_tells_a_folder_that_vanishes_while_it_is_read(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("name", "kind"), [("parts", "images"), ("relation", "images"), ("actions", "videos")])
-def test_drawn_is_the_embedded_dataset(name, kind):
+def test_synthetic_source_is_the_embedded_dataset(name, kind):
     classes, draw = SYNTHETIC[name]
     source = SyntheticSource(name, 7, 3)
     assert (len(source), source.kind, source.classes) == (3, kind, classes)
@@ -99,19 +98,19 @@ def test_drawn_is_the_embedded_dataset(name, kind):
     assert source.name(2) == f"{name} 2"
 
 
-def test_drawn_gives_the_frames_that_are_picked():
+def test_synthetic_source_gives_the_frames_that_are_picked():
     clip = SYNTHETIC["actions"][1](0, 1).pixels
     assert torch.equal(SyntheticSource("actions", 0, 2).read(1, lambda n: [n - 1, 0, 0]), clip[[15, 0, 0]])
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("name", ["parts", "actions"])
-def test_held_has_the_samples_of_its_source(name, workers):
+def test_cached_source_has_the_samples_of_its_source(name, workers):
     source = SyntheticSource(name, 0, 5)
     assert same_source(CachedSource(source, "cpu", workers), source, [3, 1, 1])
 
 
-def test_held_counts_its_bytes(tmp_path):
+def test_cached_source_counts_its_bytes(tmp_path):
     picture(tmp_path / "a.png", height=6, width=8)
     picture(tmp_path / "b.png", height=3, width=5)
     (tmp_path / "c.png").touch()
@@ -119,14 +118,14 @@ def test_held_counts_its_bytes(tmp_path):
     assert held.bytes == 3 * (6 * 8 + 3 * 5)
 
 
-def test_held_reads_each_sample_once(tmp_path):
+def test_cached_source_reads_each_sample_once(tmp_path):
     truth = picture(tmp_path / "a.png")
     held = CachedSource(Files([Sample(tmp_path / "a.png", 0)], "images"), "cpu")
     (tmp_path / "a.png").unlink()
     assert torch.equal(held.read(0, range), truth)
 
 
-def test_held_keeps_what_was_unreadable(tmp_path):
+def test_cached_source_keeps_what_was_unreadable(tmp_path):
     picture(tmp_path / "a.png")
     (tmp_path / "b.png").touch()
     held = CachedSource(Files([Sample(tmp_path / "a.png", 0), Sample(tmp_path / "b.png", 4)], "images"), "cpu")
@@ -136,7 +135,7 @@ def test_held_keeps_what_was_unreadable(tmp_path):
             held.read(1, range)
 
 
-def test_held_remembers_nothing_of_those_who_asked_for_an_unreadable_sample(tmp_path):
+def test_cached_source_remembers_nothing_of_those_who_asked_for_an_unreadable_sample(tmp_path):
     held = CachedSource(Files([Sample(tmp_path / "gone.png", 0)], "images"), "cpu")
 
     def frames() -> int:
@@ -145,66 +144,3 @@ def test_held_remembers_nothing_of_those_who_asked_for_an_unreadable_sample(tmp_
         return len(raised.traceback)
 
     assert frames() == frames() == frames()
-
-
-def index_of(counts: list[int], **splits: tuple[Sample, ...]) -> Index:
-    """Training samples, so many of each class, mixed."""
-    samples = [Sample(Path(f"{n}-{label}.png"), label) for label, count in enumerate(counts) for n in range(count)]
-    names = tuple(f"class {label}" for label in range(len(counts)))
-    return Index(names, {"train": tuple(sorted(samples)), **splits}, "images", ("a problem",))
-
-
-@pytest.mark.parametrize(
-    ("share", "expected"),
-    [(0.2, [2, 1, 1, 1, 0]), (0.5, [5, 2, 2, 1, 0]), (0.9, [9, 4, 2, 1, 0]), (0.01, [1, 1, 1, 1, 0])],
-)
-def test_hold_out_takes_a_share_of_each_class(share, expected):
-    index = hold_out(index_of([10, 5, 3, 2, 1]), share)
-    counts = Counter(sample.label for sample in index.splits["test"])
-    assert [counts[label] for label in range(5)] == expected
-
-
-@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.999])
-def test_hold_out_parts_the_samples(share):
-    before = index_of([10, 5, 3, 2, 1])
-    train, test = (hold_out(before, share).splits[split] for split in ("train", "test"))
-    assert set(train).isdisjoint(test)
-    assert sorted((*train, *test)) == list(before.splits["train"])
-    assert {sample.label for sample in train} == set(range(5))
-
-
-def test_hold_out_does_not_mix_when_files_are_added():
-    few, many = (hold_out(index_of([count, count]), 0.3) for count in (30, 33))
-    trained = set(few.splits["train"])
-    changed = [sample for sample in many.splits["test"] if sample in trained]
-    assert len(changed) <= 2  # one of each class, to keep the share
-
-
-def test_hold_out_of_nothing_leaves_everything():
-    before = index_of([4, 1])
-    index = hold_out(before, 0)
-    assert index.splits == {"train": before.splits["train"], "test": ()}
-
-
-def test_hold_out_keeps_what_else_is_known():
-    extra = (Sample(Path("x.png"), 0),)
-    index = hold_out(index_of([4, 4], extra=extra), 0.5)
-    assert index.splits["extra"] == extra
-    assert (index.classes, index.kind, index.problems) == (("class 0", "class 1"), "images", ("a problem",))
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"), [(1, [0, 0, 0, 1]), (8, [2, 2, 2, 2]), (9, [2, 2, 3, 2]), (99, [9, 4, 3, 2])]
-)
-def test_at_most_spreads_over_the_classes(limit, expected):
-    before = index_of([9, 4, 3, 2])
-    index = at_most(before, limit)
-    counts = Counter(sample.label for sample in index.splits["train"])
-    assert sum(counts.values()) == min(limit, 18)
-    assert sorted(counts[label] for label in range(4)) == sorted(expected)
-    assert set(index.splits["train"]) <= set(before.splits["train"])
-
-
-def test_at_most_keeps_what_it_chose_when_the_limit_grows():
-    few, many = (set(at_most(index_of([9, 4, 3, 2]), limit).splits["train"]) for limit in (5, 10))
-    assert few < many

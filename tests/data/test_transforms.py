@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from cgnl.data import transforms
-from cgnl.data.rng import generator, integer, uniform
+from cgnl.data.transforms import generator, integer, uniform
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -53,27 +53,27 @@ def test_random_box_of_too_large_an_area_is_the_largest_centred_part():
     assert transforms.random_box(300, 320, generator(0), area=(1.2, 1.25)) == transforms.Box(0, 0, 300, 320)
 
 
-def test_random_part_of_a_clip_is_that_of_a_picture():
+def test_random_crop_of_a_clip_is_that_of_a_picture():
     still = picture(48, 64)
     for sample in range(8):
-        alone, flip = transforms.random_part(still, generator(0, sample))
-        clip, flips = transforms.random_part(still.expand(5, 3, 48, 64), generator(0, sample))
+        alone, flip = transforms.random_crop(still, generator(0, sample))
+        clip, flips = transforms.random_crop(still.expand(5, 3, 48, 64), generator(0, sample))
         assert flips == flip
         assert all(torch.equal(frame, alone) for frame in clip)
 
 
-def test_random_part_is_the_random_box():
+def test_random_crop_is_the_random_box():
     pixels = picture(48, 64)
     box = transforms.random_box(48, 64, generator(0, 1), area=(0.1, 0.2))
-    part, _ = transforms.random_part(pixels, generator(0, 1), area=(0.1, 0.2))
+    part, _ = transforms.random_crop(pixels, generator(0, 1), area=(0.1, 0.2))
     assert torch.equal(part, pixels[:, box.top : box.top + box.height, box.left : box.left + box.width])
 
 
-def test_random_part_flips_half_of_the_time():
+def test_random_crop_flips_half_of_the_time():
     pixels = picture(8, 8)
-    flips = [transforms.random_part(pixels, generator(0, i))[1] for i in range(400)]
+    flips = [transforms.random_crop(pixels, generator(0, i))[1] for i in range(400)]
     assert 0.4 < sum(flips) / 400 < 0.6
-    assert not any(transforms.random_part(pixels, generator(0, i), flip=False)[1] for i in range(20))
+    assert not any(transforms.random_crop(pixels, generator(0, i), flip=False)[1] for i in range(20))
 
 
 @pytest.mark.parametrize("size", [1, 7, 16, 40])
@@ -123,13 +123,15 @@ def test_resize_together_differs_by_rounding(shapes, device):
 
 
 @pytest.mark.parametrize("size", [(375, 500), (500, 375), (512, 512)], ids=str)
-def test_centre_view_is_the_centre(size):
+def test_one_spread_crop_is_the_centre(size):
     pixels = picture(*size)
     height, width = size
     ratio = 512 / min(size)
     whole = transforms.resize(pixels, round(height * ratio), round(width * ratio))
     top, left = round((whole.shape[1] - 448) / 2), round((whole.shape[2] - 448) / 2)
-    assert torch.equal(transforms.centre_view(pixels, 448, 512), whole[:, top : top + 448, left : left + 448])
+    assert torch.equal(
+        transforms.spread_crops(pixels, 448, 512, count=1)[0], whole[:, top : top + 448, left : left + 448]
+    )
 
 
 def test_spread_crops_cover_the_longer_side():
@@ -144,7 +146,7 @@ def test_spread_crops_cover_the_longer_side():
 
 def test_spread_crops_larger_than_the_short_side_are_refused():
     with pytest.raises(ValueError, match="a crop of 448 does not fit into a short side of 256"):
-        transforms.centre_view(picture(300, 300), 448, 256)
+        transforms.spread_crops(picture(300, 300), 448, 256)
 
 
 def test_normalize_gives_imagenets_mean_zero():

@@ -18,7 +18,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
 from torchvision.ops import MultiScaleRoIAlign
 
-from cgnl.data.rng import generator
+from cgnl.data.transforms import generator
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.detection import LOSSES, Detection, Losses
 from cgnl.engine.evaluate import evaluate

@@ -75,7 +75,7 @@ import os, signal, sys
 import torch
 torch.set_num_threads(1)
 from cgnl.cli import main
-from cgnl.data.rng import generator
+from cgnl.data.transforms import generator
 from cgnl.engine.task import Classification
 from tests.engine.conftest import register
 register()

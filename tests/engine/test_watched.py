@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cgnl.data.rng import generator
+from cgnl.data.transforms import generator
 from cgnl.engine import schedule
 from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset

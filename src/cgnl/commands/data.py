@@ -85,7 +85,7 @@ def _check(root: str, dataset: str | None, coco: dict[str, str], min_frames: int
 def _draw(name: str, folder: str, count: int, seed: int) -> None:
     """Write samples of a synthetic dataset."""
     _check_dataset(name, SYNTHETIC, "draw")
-    from ..data.synthetic_files import draw
+    from ..data.synthetic import draw
 
     classes = draw(name, folder, count, seed)
     print(f"{counted(count, 'sample')} of {counted(len(classes), 'class')} in {folder}")

@@ -1,19 +1,16 @@
-"""Objects in pictures, in COCO's annotation format: read, checked, and written again for evaluation."""
+"""COCO's annotation format: read, checked, and written again for evaluation."""
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..spelling import first_line
-from .index import Index, Object, Scene, inside
+from .index import NAMED_AT_MOST, Index, Object, Scene, existing_folder, inside
 
-NAMED_AT_MOST = 10
-"""Faulty annotations that are described one by one before the rest is only named by id."""
 SMALLEST = 1e-3
-"""Pixels: a side that is shorter vanishes in float32."""
+"""Pixels: a shorter side vanishes in float32."""
 
 
 def coco(
@@ -23,59 +20,73 @@ def coco(
     test_annotations: str | None = None,
     test_images: str | None = None,
 ) -> Index:
-    """COCO's own layout, or any annotation file with any folder of pictures.
+    """COCO's own layout, or any annotation file with any folder of images.
 
     In COCO's layout ``annotations/instances_train2017.json`` describes ``train2017``, and ``instances_val2017.json``
-    describes ``val2017``; other years and names in their places are found too.
+    describes ``val2017``; other years and names are found too.
 
     Args:
         root: the folder. The other paths are relative to it.
         annotations: the file for training.
-        images: the pictures it names.
+        images: the images it names.
         test_annotations: the file for testing.
-        test_images: the pictures that one names.
+        test_images: the images that one names.
     """
-    root = Path(root)
-    if not root.is_dir():
-        raise ValueError(f"{root} is not a folder")
+    root = existing_folder(root)
     train = root / annotations if annotations else _find(root, ("train",))
     if train is None:
         raise ValueError(f"{root} has no annotations/instances_train*.json: let annotations name the file")
     test = root / test_annotations if test_annotations else (None if annotations else _find(root, ("val", "test")))
-    content, faults = _read(train), Faults()
+    content, problems = _read(train), []
     categories = _categories(train, content)
-    splits = {"train": _scenes(train, content, _pictures(root, train, images), categories, faults)}
+    splits = {"train": _scenes(train, content, _image_folder(root, train, images), categories, problems)}
     if test is not None:
-        folder = _pictures(root, test, test_images or images)
-        splits["test"] = _scenes(test, _read(test), folder, categories, faults)
+        folder = _image_folder(root, test, test_images or images)
+        splits["test"] = _scenes(test, _read(test), folder, categories, problems)
     if not any(scene.objects for scene in splits["train"]):
-        reason = next(iter(faults.sentences()), "none is listed")
+        reason = problems[0] if problems else "none is listed"
         raise ValueError(f"{train} has no object that can be trained on: {reason}")
-    return Index(tuple(categories.values()), splits, "objects", tuple(faults.sentences()), tuple(categories))
+    return Index(tuple(categories.values()), splits, "objects", tuple(problems), tuple(categories))
+
+
+def ground_truth(scenes: Sequence[Scene], ids: Sequence[int]) -> dict[str, Any]:
+    """Scenes as the content of an annotation file; ``ids`` are the category_ids of the classes."""
+    return {
+        "images": [{"id": scene.id, "height": scene.height, "width": scene.width} for scene in scenes],
+        "categories": [{"id": number, "name": str(number)} for number in ids],
+        "annotations": [
+            {
+                "id": thing.id,
+                "image_id": scene.id,
+                "category_id": ids[thing.label],
+                "bbox": list(thing.box),
+                "segmentation": thing.segmentation,
+                "area": thing.area,
+                "iscrowd": int(thing.crowd),
+            }
+            for scene in scenes
+            for thing in scene.objects
+        ],
+    }
 
 
 def _find(root: Path, splits: Iterable[str]) -> Path | None:
     """The annotation file of the first of these splits, the latest year first."""
-    for split in splits:
-        for place in (root / "annotations", root):
-            if found := sorted(place.glob(f"instances_{split}*.json")):
-                return found[-1]
-    return None
+    found = (sorted(place.glob(f"instances_{s}*.json")) for s in splits for place in (root / "annotations", root))
+    return next((files[-1] for files in found if files), None)
 
 
-def _pictures(root: Path, annotations: Path, given: str | None) -> Path:
-    """The folder of the pictures of an annotation file."""
+def _image_folder(root: Path, annotations: Path, given: str | None) -> Path:
+    """The folder of the images of an annotation file."""
     if given is not None:
-        if not (root / given).is_dir():
-            raise ValueError(f"{root / given} is not a folder")
-        return root / given
+        return existing_folder(root / given)
     name = annotations.stem.partition("_")[2]
     places = [root / name, root / "images" / name, root / name.rstrip("0123456789"), root / "images"]
     return next((place for place in places if name and place.is_dir()), root)
 
 
 def _read(source: Path) -> dict[str, Any]:
-    """An annotation file with its three lists."""
+    """Read an annotation file with its three lists."""
     if not source.is_file():
         raise ValueError(f"there is no file {source}")
     try:
@@ -103,113 +114,100 @@ def _categories(source: Path, content: dict[str, Any]) -> dict[int, str]:
     return dict(sorted(names.items()))
 
 
-@dataclass
-class Faults:
-    """Annotations and pictures that cannot be used, and why."""
-
-    said: list[str] = field(default_factory=list)
-    only_named: dict[str, list[object]] = field(default_factory=dict)
-
-    def add(self, source: Path, number: object, reason: str) -> None:
-        """An annotation that is left out, or a part of it."""
-        if len(self.said) < NAMED_AT_MOST:
-            self.said.append(f"{source.name}: annotation {number} {reason}")
-        else:
-            self.only_named.setdefault(source.name, []).append(number)
-
-    def sentences(self) -> list[str]:
-        """What is wrong; every faulty annotation is named by its id."""
-        more = [
-            f"{name}: {len(numbers):,} more annotations are faulty: {', '.join(map(str, numbers))}"
-            for name, numbers in self.only_named.items()
-        ]
-        return [*self.said, *more]
-
-
 def _scenes(
-    source: Path, content: dict[str, Any], folder: Path, categories: dict[int, str], faults: Faults
+    source: Path, content: dict[str, Any], folder: Path, categories: dict[int, str], problems: list[str]
 ) -> tuple[Scene, ...]:
-    """The pictures of an annotation file that are there, each with the objects that can be used."""
+    """The images of an annotation file that exist, with their valid objects; the rest is added to ``problems``."""
+    images = _images(source, content, folder)
+    missing = {number for number, row in images.items() if not row["path"].is_file()}
     label_of = {number: label for label, number in enumerate(categories)}
-    pictures: dict[int, dict[str, Any]] = {}
-    for row in content["images"]:
-        if not _is_id(row.get("id")) or not isinstance(row.get("file_name"), str):
-            raise ValueError(f"{source} has a picture without an id and a file_name: {row}")
-        if row["id"] in pictures:
-            raise ValueError(f"{source} lists image {row['id']} twice")
-        if not all(_is_id(row.get(side)) and row[side] > 0 for side in ("height", "width")):
-            raise ValueError(f"{source} does not say the height and width of image {row['id']} ({row['file_name']})")
-        pictures[row["id"]] = {**row, "path": folder / inside(row["file_name"], source)}
-    missing = {number for number, row in pictures.items() if not row["path"].is_file()}
-    objects: dict[int, list[Object]] = {number: [] for number in pictures}
+    objects: dict[int, list[Object]] = {number: [] for number in images}
     seen: set[int] = set()
-    for place, row in enumerate(content["annotations"]):
-        number, of, category = row.get("id"), row.get("image_id"), row.get("category_id")
-        picture = pictures.get(of) if _is_id(of) else None
+    faults: list[tuple[object, str]] = []
+    for place, row in enumerate(content["annotations"], start=1):
+        number, image_id, category = row.get("id"), row.get("image_id"), row.get("category_id")
+        image = images.get(image_id) if _is_id(image_id) else None
+        fault = None
         if not _is_id(number):
-            faults.add(source, f"number {place + 1} of the file", "has no id")
+            number, fault = f"number {place} of the file", "has no id"
         elif number in seen:
-            faults.add(source, number, "is listed twice")
-        elif picture is None:
-            faults.add(source, number, f"names image {of}, which is not listed")
-        elif picture["id"] in missing:
-            faults.add(source, number, f"is of {picture['path']}, which is missing")
+            fault = "is listed twice"
+        elif image is None:
+            fault = f"names image {image_id}, which is not listed"
+        elif image_id in missing:
+            fault = f"is of {image['path']}, which is missing"
         elif not _is_id(category) or category not in label_of:
-            faults.add(source, number, f"has the category {category}, which is not listed")
+            fault = f"has the category {category}, which is not listed"
         else:
             seen.add(number)
-            thing, problem = _object(row, label_of[category], picture["height"], picture["width"])
-            if problem:
-                faults.add(source, number, problem)
+            thing, fault = _object(row, label_of[category], image["height"], image["width"])
             if thing is not None:
-                objects[picture["id"]].append(thing)
+                objects[image_id].append(thing)
+        if fault:
+            faults.append((number, fault))
+    problems += [f"{source.name}: annotation {number} {fault}" for number, fault in faults[:NAMED_AT_MOST]]
+    if more := [str(number) for number, _ in faults[NAMED_AT_MOST:]]:
+        problems.append(f"{source.name}: {len(more):,} more annotations are faulty: {', '.join(more)}")
     without = sorted(missing - {row["image_id"] for row in content["annotations"] if _is_id(row.get("image_id"))})
     if without:
-        more = f" and {len(without) - 1:,} others without objects are" if len(without) > 1 else " is"
-        faults.said.append(f"{pictures[without[0]]['path']}{more} listed but missing")
+        others = f" and {len(without) - 1:,} others without objects are" if len(without) > 1 else " is"
+        problems.append(f"{images[without[0]]['path']}{others} listed but missing")
     return tuple(
         Scene(row["path"], number, row["height"], row["width"], tuple(objects[number]))
-        for number, row in pictures.items()
+        for number, row in images.items()
         if number not in missing
     )
 
 
+def _images(source: Path, content: dict[str, Any], folder: Path) -> dict[int, dict[str, Any]]:
+    """Image id -> its row in the annotation file, with its path."""
+    images: dict[int, dict[str, Any]] = {}
+    for row in content["images"]:
+        if not _is_id(row.get("id")) or not isinstance(row.get("file_name"), str):
+            raise ValueError(f"{source} has a picture without an id and a file_name: {row}")
+        if row["id"] in images:
+            raise ValueError(f"{source} lists image {row['id']} twice")
+        if not all(_is_id(row.get(side)) and row[side] > 0 for side in ("height", "width")):
+            raise ValueError(f"{source} does not say the height and width of image {row['id']} ({row['file_name']})")
+        images[row["id"]] = {**row, "path": folder / inside(row["file_name"], source)}
+    return images
+
+
 def _object(row: dict[str, Any], label: int, height: int, width: int) -> tuple[Object | None, str | None]:
-    """An annotation's object, if it has one, and what is wrong with the annotation, if anything is."""
+    """The object of an annotation, if it is valid, and what is wrong with the annotation, if anything is."""
     box: Any = row.get("bbox")
     shape: Any = row.get("segmentation")
-    if not _are_numbers(box, 4):
+    if not _are_numbers(box) or len(box) != 4:
         return None, f"has a box that is not four numbers: {box}"
     x, y, w, h = map(float, box)
     if min(min(x + w, width) - max(x, 0), min(y + h, height) - max(y, 0)) < SMALLEST:
         return None, f"has a box without area in its picture of {width} x {height}: {box}"
-    problem = None
+    fault = None
     if isinstance(shape, list) and shape and all(isinstance(polygon, list) for polygon in shape):
-        whole = [p for p in shape if _is_polygon(p) and _is_near(p, height, width)]
-        if len(whole) < len(shape):
-            wrong = next(p for p in shape if p not in whole)
-            far = "far outside its picture" if _is_polygon(wrong) else f"of {len(wrong) / 2:g} points"
-            problem = f"has a polygon {far}"
-        shape = whole
-        if not shape:
-            return None, problem
+        valid = [p for p in shape if _is_polygon(p) and _is_near(p, height, width)]
+        if len(valid) < len(shape):
+            wrong = next(p for p in shape if p not in valid)
+            fault = (
+                f"has a polygon {'far outside its picture' if _is_polygon(wrong) else f'of {len(wrong) / 2:g} points'}"
+            )
+        if not valid:
+            return None, fault
+        shape = valid
     elif not _is_rle(shape, height, width):
         return None, f"has neither polygons nor a run-length encoding of {width} x {height} pixels"
     given: Any = row.get("area")
-    area = float(given) if _are_numbers([given], 1) else w * h
-    return Object(row["id"], label, (x, y, w, h), shape, area, row.get("iscrowd") == 1), problem
+    area = float(given) if _are_numbers([given]) else w * h
+    return Object(row["id"], label, (x, y, w, h), shape, area, row.get("iscrowd") == 1), fault
 
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _are_numbers(values: object, count: int | None = None) -> bool:
-    """Whether it is a list of finite numbers, of this length."""
-    return (
-        isinstance(values, list)
-        and len(values) == (len(values) if count is None else count)
-        and all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= sys.float_info.max for v in values)
+def _are_numbers(values: object) -> bool:
+    """Whether it is a list of finite numbers."""
+    return isinstance(values, list) and all(
+        isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= sys.float_info.max for v in values
     )
 
 
@@ -218,12 +216,12 @@ def _is_polygon(points: Any) -> bool:
 
 
 def _is_near(points: list[float], height: int, width: int) -> bool:
-    """Whether points are at most a picture away from theirs: what fills a polygon walks along all of its edges."""
+    """Whether points are at most an image away from theirs: filling a polygon walks along all of its edges."""
     return all(-size <= p <= 2 * size for first, size in ((0, width), (1, height)) for p in points[first::2])
 
 
 def _is_rle(shape: object, height: int, width: int) -> bool:
-    """Whether it is a run-length encoding of a picture of this size."""
+    """Whether it is a run-length encoding of an image of this size."""
     if not isinstance(shape, dict) or shape.get("size") != [height, width]:
         return False
     counts: Any = shape.get("counts")
@@ -232,7 +230,7 @@ def _is_rle(shape: object, height: int, width: int) -> bool:
 
 
 def _run_lengths(text: str) -> list[int] | None:
-    """What COCO's short form of a run-length encoding says: five bits a letter, differences to the last run but one."""
+    """Decode COCO's compressed run lengths: five bits a letter, differences to the last run but one."""
     lengths: list[int] = []
     value = bits = 0
     for letter in text:
@@ -241,29 +239,8 @@ def _run_lengths(text: str) -> list[int] | None:
             return None
         value |= (code & 31) << bits
         bits += 5
-        if not code & 32:  # the last of a number; its highest bit is the sign
+        if not code & 32:  # the last letter of a number; its highest bit is the sign
             value -= (code & 16) << (bits - 4)
             lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
             value = bits = 0
     return None if bits else lengths
-
-
-def ground_truth(scenes: Sequence[Scene], ids: Sequence[int]) -> dict[str, Any]:
-    """Scenes as the content of an annotation file; ``ids`` are the categories of the classes."""
-    return {
-        "images": [{"id": scene.id, "height": scene.height, "width": scene.width} for scene in scenes],
-        "categories": [{"id": number, "name": str(number)} for number in ids],
-        "annotations": [
-            {
-                "id": thing.id,
-                "image_id": scene.id,
-                "category_id": ids[thing.label],
-                "bbox": list(thing.box),
-                "segmentation": thing.segmentation,
-                "area": thing.area,
-                "iscrowd": int(thing.crowd),
-            }
-            for scene in scenes
-            for thing in scene.objects
-        ],
-    }

@@ -1,52 +1,57 @@
-"""What a dataset is before anything is decoded: classes, splits, and a file for each sample."""
+"""A dataset before anything is decoded: classes, splits, and the file of each sample."""
 
-from dataclasses import dataclass, field
+import hashlib
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
 from typing import Any, Literal, NamedTuple
 
 from ..spelling import first_line, printable
 
 Kind = Literal["images", "videos", "objects"]
-"""What is to be named: pictures, clips, or the objects in pictures."""
+"""Classify images, classify videos, or detect objects in images."""
+NAMED_AT_MOST = 10
+"""Problems of a kind that are described one by one; the rest are counted."""
 
 
 class UnreadableError(ValueError):
-    """A sample that cannot be decoded. The message is one sentence that names the file."""
+    """A sample that cannot be decoded. The message is one sentence with the file and the reason."""
 
     def __init__(self, path: Path | str, reason: object):
+        reason = getattr(reason, "strerror", None) or reason  # without the error number and the file name
         super().__init__(printable(f"{path} cannot be read: {first_line(reason)}"))
         self.path = path
 
 
 class Sample(NamedTuple):
-    """A file, or a folder of frames, and the number of its class."""
+    """An image, a video file or a folder of frames, and its class index."""
 
     path: Path
     label: int
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """The numbers of all classes in it."""
+        """All class indices in the sample."""
         return (self.label,)
 
 
 class Object(NamedTuple):
-    """An annotation in COCO's terms."""
+    """A COCO annotation."""
 
     id: int
     label: int
-    """The number of its class, from 0 on; not COCO's category_id."""
+    """Class index from 0, not COCO's category_id."""
     box: tuple[float, float, float, float]
     """Left, top, width, height."""
     segmentation: Any
-    """Polygons, or a run-length encoding."""
+    """Polygons or a run-length encoding."""
     area: float
     crowd: bool = False
-    """Many objects in one: it is not trained on, and what is found in it is no mistake."""
+    """Many objects in one: not trained on, and a detection inside it is not an error."""
 
 
 class Scene(NamedTuple):
-    """A picture with objects in it."""
+    """An image with its annotated objects."""
 
     path: Path
     id: int
@@ -56,27 +61,80 @@ class Scene(NamedTuple):
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """The numbers of the classes of its objects."""
+        """The class indices of the objects."""
         return tuple(thing.label for thing in self.objects)
 
 
 @dataclass(frozen=True)
 class Index:
-    """A dataset by its files."""
+    """A dataset as a list of files."""
 
     classes: tuple[str, ...]
     splits: dict[str, tuple[Any, ...]]
-    """``"train"`` and ``"test"``, and what else there is: ``Sample``s, or ``Scene``s where the kind is objects."""
+    """``"train"``, ``"test"`` and any others: ``Sample``s, or ``Scene``s if the kind is objects."""
     kind: Kind
-    problems: tuple[str, ...] = field(default=())
-    """One sentence for each thing that is not as it should be, such as a label without its file."""
+    problems: tuple[str, ...] = ()
+    """One sentence per problem, such as a label without a file."""
     ids: tuple[int, ...] = ()
-    """What the dataset itself calls its classes, if that is a number: COCO's category_id."""
+    """COCO's category_id of each class."""
+
+
+def hold_out(index: Index, share: float) -> Index:
+    """Move a share of each class (of all images if they hold objects) from train to test, but never all of it.
+
+    The choice depends on file names alone, so files added later do not mix training and test samples.
+    """
+    by_class: dict[int, list[Sample | Scene]] = defaultdict(list)
+    for sample in index.splits["train"]:
+        by_class[_stratum(sample)].append(sample)
+    held_out: set[Path] = set()
+    for samples in by_class.values():
+        count = min(max(1, round(share * len(samples))), len(samples) - 1) if share else 0
+        held_out.update(sample.path for sample in sorted(samples, key=_digest)[:count])
+    train = tuple(sample for sample in index.splits["train"] if sample.path not in held_out)
+    test = tuple(sample for sample in index.splits["train"] if sample.path in held_out)
+    return replace(index, splits=index.splits | {"train": train, "test": test})
+
+
+def at_most(index: Index, limit: int) -> Index:
+    """Keep no more than ``limit`` training samples, spread over the classes as evenly as possible."""
+    seen: Counter[int] = Counter()
+    turns: dict[Path, int] = {}
+    for sample in sorted(index.splits["train"], key=_digest):
+        seen[_stratum(sample)] += 1
+        turns[sample.path] = seen[_stratum(sample)]
+    chosen = set(sorted(turns, key=turns.__getitem__)[:limit])
+    train = tuple(sample for sample in index.splits["train"] if sample.path in chosen)
+    return replace(index, splits=index.splits | {"train": train})
+
+
+def _stratum(sample: Sample | Scene) -> int:
+    """The class of a sample; images with objects of many classes are all one stratum."""
+    return 0 if isinstance(sample, Scene) else sample.label
+
+
+def _digest(sample: Sample | Scene) -> bytes:
+    return hashlib.blake2b(f"{sample.path.parent.name}/{sample.path.name}".encode(errors="surrogateescape")).digest()
 
 
 def inside(name: str, source: Path) -> str:
-    """A name from an annotation file, if it stays inside the dataset."""
+    """Return a name from an annotation file, or raise if it leads out of the dataset."""
     path = PureWindowsPath(name)
     if path.anchor or ".." in path.parts:
         raise ValueError(f"{source} names {name!r}, which is outside the dataset")
     return name
+
+
+def existing_folder(path: Path | str) -> Path:
+    """Return the path, or raise if it is not a folder."""
+    if not Path(path).is_dir():
+        raise ValueError(f"{path} is not a folder")
+    return Path(path)
+
+
+def new_folder(path: Path | str) -> Path:
+    """Return the path, or raise if it exists and is not an empty folder."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} is there already")
+    return path

@@ -1,22 +1,22 @@
 """Datasets in the layout they are downloaded in: listed and parsed, never decoded."""
 
 import csv
-import dataclasses
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from ..spelling import counted
 from .coco import coco
-from .index import Index, Kind, Sample, inside
-from .lsa64 import lsa64
+from .images import OTHER_SUFFIXES, is_image_file
+from .index import NAMED_AT_MOST, Index, Kind, Sample, existing_folder, inside
+from .video import is_video_file
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
-NAMED_AT_MOST = 10
-"""Missing files that are named one by one before the rest is only counted."""
-SIGNS = {
+MARKERS = {
     "cub": ("CUB-200-2011", "image_class_labels.txt", "CUB_200_2011/image_class_labels.txt"),
     "pets": ("Oxford-IIIT Pets", "annotations/trainval.txt", "oxford-iiit-pet/annotations/trainval.txt"),
     "imagenet": ("ImageNet", "ILSVRC/Data/CLS-LOC"),
@@ -25,22 +25,34 @@ SIGNS = {
     "lsa64": ("LSA64", "001_001_001.*", "all/001_001_001.*", "dataset/001_001_001.*"),
     "coco": ("COCO", "annotations/instances_train*.json"),
 }
-"""Layout -> what it is called, and what no other has: to read it as class folders would make no sense."""
+"""Layout -> its name, and the files by which it is told from class folders."""
 MINI_KINETICS_OF_THE_PAPER = {"train": 78_265, "test": 4_986}
+LSA64_SIGNS = (
+    *("Opaque", "Red", "Green", "Yellow", "Bright", "Light-blue", "Colors", "Pink", "Women", "Enemy", "Son", "Man"),
+    *("Away", "Drawer", "Born", "Learn", "Call", "Skimmer", "Bitter", "Sweet milk", "Milk", "Water", "Food"),
+    *("Argentina", "Uruguay", "Country", "Last name", "Where", "Mock", "Birthday", "Breakfast", "Photo", "Hungry"),
+    *("Map", "Coin", "Music", "Ship", "None", "Name", "Patience", "Perfume", "Deaf", "Trap", "Rice", "Barbecue"),
+    *("Candy", "Chewing-gum", "Spaghetti", "Yogurt", "Accept", "Thanks", "Shut down", "Appear", "To land", "Catch"),
+    *("Help", "Dance", "Bathe", "Buy", "Copy", "Run", "Realize", "Give", "Find"),
+)
+"""The official names of classes 001 to 064."""
+LSA64_CLIP = re.compile(r"([0-9]{3})_([0-9]{3})_[0-9]{3}")
+"""Class, signer and repetition in the name of a clip."""
 
 
 def folder(root: Path | str) -> Index:
     """Class folders of images, video files or folders of frames, in ``root`` or in its ``train`` and ``test``.
 
-    The test folder may be called ``val``, ``valid`` or ``validation`` too. Without one there is only ``"train"``.
+    The test folder may also be called ``val``, ``valid`` or ``validation``. Without one there is only ``"train"``.
     """
-    root = _existing(root)
-    for layout, (name, *signs) in SIGNS.items():
-        if any(any(root.glob(sign)) for sign in signs):
+    root = existing_folder(root)
+    for layout, (name, *markers) in MARKERS.items():
+        if any(any(root.glob(marker)) for marker in markers):
             raise ValueError(f"{root} looks like {name}: say dataset={layout}, or in training data.dataset={layout}")
-    if not _is_split(root / "train"):
+    train = root / "train"
+    if not train.is_dir() or _media(train, frames=False):  # the images of a class that is called train
         return _class_folders(root, {"train": root})
-    splits = {"train": root / "train"}
+    splits = {"train": train}
     for name in TEST_FOLDERS:
         if (root / name).is_dir():
             splits[name if "test" in splits else "test"] = root / name
@@ -49,27 +61,24 @@ def folder(root: Path | str) -> Index:
 
 def cub(root: Path | str) -> Index:
     """CUB-200-2011: ``images.txt`` and its companions, in ``root`` or in ``root/CUB_200_2011``."""
-    root = _existing(root)
-    home = _first([root, root / "CUB_200_2011"], holding="images.txt")
-    if home is None:
-        raise ValueError(f"{root} is not CUB-200-2011: there is no images.txt in it or in its CUB_200_2011")
+    home = _home(root, "CUB-200-2011", "images.txt", "CUB_200_2011")
     classes = _numbered(home / "classes.txt")
     labels = _numbered(home / "image_class_labels.txt")
     is_training = _numbered(home / "train_test_split.txt")
-    position = {str(number): label for label, number in enumerate(sorted(classes))}
-    splits: dict[str, list[Sample]] = {"train": [], "test": []}
+    listed: dict[str, list[tuple[Path, str]]] = {"train": [], "test": []}
+    keys = {str(number): classes[number] for number in sorted(classes)}
     for number, name in _numbered(home / "images.txt").items():
         path = home / "images" / inside(name, home / "images.txt")
-        if labels.get(number) not in position:
+        if labels.get(number) not in keys:
             raise ValueError(f"{home / 'image_class_labels.txt'} gives image {number} ({name}) no class of classes.txt")
         if is_training.get(number) not in ("0", "1"):
             raise ValueError(f"{home / 'train_test_split.txt'} does not say 0 or 1 for image {number} ({name})")
-        splits["train" if is_training[number] == "1" else "test"].append(Sample(path, position[labels[number]]))
-    return _of_existing_files(root, [classes[number] for number in sorted(classes)], splits, "images")
+        listed["train" if is_training[number] == "1" else "test"].append((path, labels[number]))
+    return _listed_files(home, "images", keys, listed)
 
 
 def cub_parts(image: Path | str) -> dict[str, tuple[float, float]]:
-    """Where the visible parts of a bird are, (x, y) in pixels by name; none for a picture that is not in a CUB tree."""
+    """The (x, y) of each visible part of a bird in pixels, by name; empty for an image outside of CUB."""
     image = Path(image).resolve()
     home = _first(image.parents, holding="parts/part_locs.txt")
     if home is None or not (home / "images.txt").is_file() or not image.is_relative_to(home / "images"):
@@ -83,55 +92,45 @@ def cub_parts(image: Path | str) -> dict[str, tuple[float, float]]:
             continue
         try:
             _, part, x, y, visible = line.split()
-            place = names[int(part)], (float(x), float(y))
+            name, place = names[int(part)], (float(x), float(y))
         except (KeyError, ValueError):
             raise ValueError(f"{source}, line {row}: {line!r} is not image, part, x, y and visible") from None
         if visible == "1":
-            parts[place[0]] = place[1]
+            parts[name] = place
     return parts
 
 
 def pets(root: Path | str) -> Index:
-    """Oxford-IIIT Pets: ``annotations`` beside ``images`` or ``original``, in ``root`` or ``root/oxford-iiit-pet``."""
-    root = _existing(root)
-    home = _first([root, root / "oxford-iiit-pet"], holding="annotations/trainval.txt")
-    if home is None:
-        raise ValueError(f"{root} is not Oxford-IIIT Pets: it has no annotations/trainval.txt")
-    pictures = next((home / name for name in ("images", "original") if (home / name).is_dir()), home / "images")
+    """Oxford-IIIT Pets: ``annotations`` and ``images`` or ``original``, in ``root`` or ``root/oxford-iiit-pet``."""
+    home = _home(root, "Oxford-IIIT Pets", "annotations/trainval.txt", "oxford-iiit-pet")
+    images = home / ("original" if (home / "original").is_dir() and not (home / "images").is_dir() else "images")
     breeds: dict[int, str] = {}
-    listed: dict[str, list[tuple[Path, int]]] = {}
+    listed: dict[str, list[tuple[Path, int]]] = {"train": [], "test": []}
     for split, file in (("train", "trainval.txt"), ("test", "test.txt")):
         source = home / "annotations" / file
-        listed[split] = []
         for row, line in _lines(source):
             if line.startswith("#"):
                 continue
             name, *numbers = line.split()
             breed, _, number = inside(name, source).rpartition("_")
             if not breed or len(numbers) != 3 or min(map(_whole, (number, *numbers))) < 0 or int(numbers[0]) < 1:
-                raise ValueError(f"{source}, line {row}: {line!r} is not a picture, class, species and breed")
+                raise ValueError(f"{source}, line {row}: {line!r} is not an image, class, species and breed")
             label = int(numbers[0])
             if breeds.setdefault(label, breed) != breed:
                 raise ValueError(f"{source}, line {row}: class {label} is both {breeds[label]} and {breed}")
-            listed[split].append((pictures / f"{name}.jpg", label))
-    labels = {number: label for label, number in enumerate(sorted(breeds))}
-    classes = [breeds[number] for number in labels]
-    if twice := [breed for breed, count in Counter(classes).items() if count > 1]:
+            listed[split].append((images / f"{name}.jpg", label))
+    if twice := [breed for breed, count in Counter(breeds.values()).items() if count > 1]:
         raise ValueError(f"{home / 'annotations'} gives {twice[0]} more than one class")
-    splits = {split: [Sample(path, labels[number]) for path, number in rows] for split, rows in listed.items()}
-    return _of_existing_files(root, classes, splits, "images")
+    return _listed_files(home, "images", dict(sorted(breeds.items())), listed)
 
 
 def imagenet(root: Path | str) -> Index:
     """ImageNet: ``train`` in class folders, ``val`` too or flat with ``LOC_val_solution.csv``."""
-    root = _existing(root)
-    home = _first([root, root / "ILSVRC" / "Data" / "CLS-LOC"], holding="train")
-    if home is None:
-        raise ValueError(f"{root} is not ImageNet: there is no train folder in it or in its ILSVRC/Data/CLS-LOC")
+    root, home = Path(root), _home(root, "ImageNet", "train", "ILSVRC/Data/CLS-LOC")
     train, val = home / "train", home / "val"
     if not val.is_dir():
         index = _class_folders(root, {"train": train})
-        return _with_problems(index, [f"{val} is missing, so there is no test split"])
+        return replace(index, problems=(*index.problems, f"{val} is missing, so there is no test split"))
     if _folders(val):
         return _class_folders(root, {"train": train, "test": val})
     place = _first([root, home, val], holding="LOC_val_solution.csv")
@@ -140,58 +139,50 @@ def imagenet(root: Path | str) -> Index:
             f"{val} has no class folders, so the classes of its images are needed: "
             f"put LOC_val_solution.csv (from Kaggle's ImageNet) into {root}"
         )
-    index = _class_folders(root, {"train": train})
-    test, problems = _flat_validation(val, place / "LOC_val_solution.csv", index.classes)
-    return _with_problems(Index(index.classes, {**index.splits, "test": test}, "images", index.problems), problems)
+    return _add_flat_validation(_class_folders(root, {"train": train}), val, place / "LOC_val_solution.csv")
 
 
 def ucf101(root: Path | str, split: int = 1) -> Index:
     """UCF101, split 1, 2 or 3: videos in ``UCF-101`` or ``root``, split files in ``ucfTrainTestlist`` or ``root``."""
-    root = _existing(root)
     if split not in (1, 2, 3):
         raise ValueError(f"split = {split}: UCF101 has the splits 1, 2 and 3")
-    lists = _first([root / "ucfTrainTestlist", root], holding="classInd.txt")
-    if lists is None:
-        raise ValueError(f"{root} is not UCF101: there is no classInd.txt in it or in its ucfTrainTestlist")
+    root, lists = Path(root), _home(root, "UCF101", "classInd.txt", "ucfTrainTestlist")
     videos = root / "UCF-101" if (root / "UCF-101").is_dir() else root
     numbered = _numbered(lists / "classInd.txt")
-    classes = [numbered[number] for number in sorted(numbered)]
-    label_of = {name: label for label, name in enumerate(classes)}
-    splits: dict[str, list[Sample]] = {}
-    for name in ("train", "test"):
+    classes = {numbered[number]: numbered[number] for number in sorted(numbered)}
+    listed: dict[str, list[tuple[Path, str]]] = {"train": [], "test": []}
+    for name, rows in listed.items():
         source = lists / f"{name}list{split:02}.txt"
-        splits[name] = []
         for number, line in _lines(source):
             video, _, given = line.rpartition(" ") if name == "train" else (line, "", "")
             class_name = inside(video, source).rpartition("/")[0]
-            label = label_of.get(class_name)
-            if label is None or (name == "train" and numbered.get(_whole(given)) != class_name):
+            if class_name not in classes or (name == "train" and numbered.get(_whole(given)) != class_name):
                 raise ValueError(f"{source}, line {number}: {line!r} is not a video in the folder of its class")
-            splits[name].append(Sample(videos / video, label))
-    return _of_existing_files(root, classes, splits, "videos")
+            rows.append((videos / video, class_name))
+    return _listed_files(root, "videos", classes, listed)
 
 
 def kinetics400(root: Path | str) -> Index:
     """Kinetics-400: ``train.csv`` and ``val.csv`` in ``root`` or ``annotations``, videos in ``train`` and ``val``."""
-    root = _existing(root)
+    root = existing_folder(root)
     clips = _kinetics_clips(root)
-    classes = _labels(clips)
-    splits, problems = {}, []
-    for split, listed in clips.items():
-        splits[split] = found = _found(_kinetics_videos(root, split), listed, classes)
-        if len(found) < len(listed):
-            problems.append(f"{split}: {len(found):,} of {len(listed):,} listed videos were found")
-    return _filled(root, Index(classes, splits, "videos", tuple(problems)))
+    index = _kinetics(root, clips)
+    pairs = ((split, len(index.splits[split]), len(listed)) for split, listed in clips.items())
+    problems = [
+        f"{s}: {found:,} of {listed:,} listed videos were found" for s, found, listed in pairs if found < listed
+    ]
+    return _require_samples(root, replace(index, problems=tuple(problems)))
 
 
 def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> Index:
     """Mini-Kinetics-200: the clips of Kinetics-400 in the official id lists.
 
     Args:
-        root: Kinetics-400, as ``kinetics400`` takes it.
-        lists: where ``train_ytid_list.txt`` and ``val_ytid_list.txt`` are; else ``root`` or its ``mini-kinetics-200``.
+        root: Kinetics-400, as for ``kinetics400``.
+        lists: folder of ``train_ytid_list.txt`` and ``val_ytid_list.txt``; default ``root`` or its
+            ``mini-kinetics-200``.
     """
-    root = _existing(root)
+    root = existing_folder(root)
     places = [root, root / "mini-kinetics-200"] if lists is None else [Path(lists)]
     place = _first(places, holding="train_ytid_list.txt")
     if place is None:
@@ -200,39 +191,69 @@ def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> Index
     for split, listed in _kinetics_clips(root).items():
         source = place / f"{'train' if split == 'train' else 'val'}_ytid_list.txt"
         wanted[split] = {inside(line, source) for _, line in _lines(source)}
-        clips[split] = [clip for clip in listed if clip.video in wanted[split]]
-    classes = _labels(clips)
-    splits, problems = {}, []
-    for split, listed in clips.items():
-        splits[split] = found = _found(_kinetics_videos(root, split), listed, classes)
-        problems.append(
-            f"{split}: {len(found):,} of {len(wanted[split]):,} listed videos were found "
-            f"(the paper had {MINI_KINETICS_OF_THE_PAPER[split]:,})"
-        )
-        if without := len(wanted[split] - {clip.video for clip in listed}):
+        clips[split] = {name: clip for name, clip in listed.items() if clip[0] in wanted[split]}
+    index, problems = _kinetics(root, clips), []
+    for split, ids in wanted.items():
+        found, paper = len(index.splits[split]), MINI_KINETICS_OF_THE_PAPER[split]
+        problems.append(f"{split}: {found:,} of {len(ids):,} listed videos were found (the paper had {paper:,})")
+        if without := len(ids - {video for video, _ in clips[split].values()}):
             problems.append(f"{split}: {without:,} listed ids have no class in the Kinetics CSV")
-    return _filled(root, Index(classes, splits, "videos", tuple(problems)))
+    return _require_samples(root, replace(index, problems=tuple(problems)))
 
 
-READERS: dict[str, Callable[..., Index]] = {
-    "folder": folder,
-    "cub": cub,
-    "pets": pets,
-    "imagenet": imagenet,
-    "ucf101": ucf101,
-    "kinetics400": kinetics400,
-    "mini_kinetics200": mini_kinetics200,
-    "lsa64": lsa64,
-    "coco": coco,
-}
+def lsa64(root: Path | str, test_signers: Sequence[int] = (9, 10)) -> Index:
+    """LSA64: Argentinian signs in files such as ``001_001_001.mp4``, at most two folders below ``root``.
+
+    Args:
+        root: the folder.
+        test_signers: signers whose clips are the test split; the rest is for training.
+    """
+    root = existing_folder(root)
+    if not test_signers:
+        raise ValueError("test_signers is empty: name the signers to test on, such as 9 and 10")
+    found = [path for depth in ("*", "*/*", "*/*/*") for path in root.glob(depth) if is_video_file(path)]
+    visible = (path for path in found if not any(part.startswith(".") for part in path.relative_to(root).parts))
+    listed: dict[str, list[tuple[Path, int]]] = {"train": [], "test": []}
+    names, signers, others, copies = set(), set(), [], []
+    for path in sorted(visible, key=lambda path: (path.stem, path)):
+        match = LSA64_CLIP.fullmatch(path.stem)
+        if match is None or not 1 <= int(match[1]) <= len(LSA64_SIGNS):
+            others.append(path)
+        elif path.stem in names:
+            copies.append(path)
+        else:
+            names.add(path.stem)
+            signers.add(int(match[2]))
+            listed["test" if int(match[2]) in test_signers else "train"].append((path, int(match[1])))
+    if not names:
+        reason = f": {others[0].name} is not named like one" if others else ""
+        raise ValueError(f"{root} is not LSA64: it has no clip such as 001_001_001.mp4{reason}")
+    problems = [f"there is no clip of test signer {signer}" for signer in sorted({*test_signers} - signers)]
+    if others:
+        problems.append(f"{counted(len(others), 'video')} skipped: not class_signer_repetition, such as {others[0]}")
+    if copies:
+        problems.append(f"{counted(len(copies), 'clip')} skipped: there twice, such as {copies[0]}")
+    numbers = sorted({number for rows in listed.values() for _, number in rows})
+    splits = {split: _samples(rows, numbers) for split, rows in listed.items()}
+    classes = tuple(f"{number:03} {LSA64_SIGNS[number - 1]}" for number in numbers)
+    return Index(classes, splits, "videos", tuple(problems))
+
+
+_ALL = (folder, cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200, lsa64, coco)
+READERS: dict[str, Callable[..., Index]] = {reader.__name__: reader for reader in _ALL}
 """Name of a layout -> its reader."""
 
 
-def _existing(root: Path | str) -> Path:
-    """The folder, if it is one."""
-    if not Path(root).is_dir():
-        raise ValueError(f"{root} is not a folder")
-    return Path(root)
+# Parsing
+
+
+def _home(root: Path | str, name: str, marker: str, below: str) -> Path:
+    """The folder of a dataset, which holds the marker: ``root`` or the one below it."""
+    root = existing_folder(root)
+    home = _first([root, root / below], holding=marker)
+    if home is None:
+        raise ValueError(f"{root} is not {name}: there is no {marker} in it or in its {below}")
+    return home
 
 
 def _first(places: Iterable[Path], holding: str) -> Path | None:
@@ -246,7 +267,6 @@ def _whole(text: str) -> int:
 
 
 def _text(path: Path) -> str:
-    """A text file as a whole."""
     if not path.is_file():
         raise ValueError(f"{path} is missing")
     try:
@@ -262,7 +282,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _numbered(path: Path) -> dict[int, str]:
-    """A file of lines such as ``12 name``."""
+    """Parse a file of lines such as ``12 name``."""
     entries: dict[int, str] = {}
     for number, line in _lines(path):
         key, _, value = line.partition(" ")
@@ -283,25 +303,24 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str,
         yield table.line_num, row
 
 
+# Folders
+
+
 def _visible(place: Path) -> list[os.DirEntry[str]]:
-    """What a folder holds, hidden things left out, by name."""
+    """The entries of a folder by name, without hidden ones."""
     with os.scandir(place) as entries:
         return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
 def _folders(place: Path) -> list[Path]:
-    """The folders in a folder."""
     return [Path(entry.path) for entry in _visible(place) if entry.is_dir()]
 
 
 def _media(place: Path, frames: bool = True, others: list[Path] | None = None) -> list[tuple[Path, Kind]]:
-    """Images and video files in a folder, and folders of frames unless told otherwise.
+    """The images and video files in a folder, and its folders of frames.
 
-    Pictures of a kind that is not read are added to ``others``.
+    Images of a format that is not read are added to ``others``.
     """
-    from .images import OTHER_SUFFIXES, is_image_file
-    from .video import is_video_file
-
     found: list[tuple[Path, Kind]] = []
     for entry in _visible(place):
         path = Path(entry.path)
@@ -317,133 +336,113 @@ def _media(place: Path, frames: bool = True, others: list[Path] | None = None) -
     return found
 
 
-def _is_split(place: Path) -> bool:
-    """Whether this is a folder of class folders, and not itself a class that happens to be called ``train``."""
-    return place.is_dir() and not _media(place, frames=False)
-
-
 def _class_folders(root: Path, places: dict[str, Path]) -> Index:
-    """Splits that are folders of class folders."""
+    """Build the index of splits that are folders of class folders."""
     folders = {split: _folders(place) for split, place in places.items()}
-    classes = tuple(sorted({path.name for paths in folders.values() for path in paths}))
+    classes = sorted({path.name for paths in folders.values() for path in paths})
     if not classes:
         raise ValueError(f"{places['train']} holds no class folders")
-    label_of = {name: label for label, name in enumerate(classes)}
+    untrained = sorted(set(classes) - {path.name for path in folders["train"]})
+    problems = [f"class {name} has no folder in {places['train']}" for name in untrained]
     example: dict[Kind, Path] = {}
-    untaught = set(classes) - {path.name for path in folders["train"]}
-    problems = [f"class {name} has no folder in {places['train']}" for name in sorted(untaught)]
     splits, others = {}, []
     for split, paths in folders.items():
-        samples: list[Sample] = []
+        rows: list[tuple[Path, str]] = []
         for path in paths:
             media = _media(path, others=others)
             example.update((kind, file) for file, kind in media)
-            samples.extend(Sample(file, label_of[path.name]) for file, _ in media)
+            rows += [(file, path.name) for file, _ in media]
             if not media:
                 problems.append(f"{path} holds no images, video files or folders of frames")
-        splits[split] = tuple(samples)
+        splits[split] = _samples(rows, classes)
     if len(example) > 1:
         raise ValueError(f"{root} mixes images ({example['images']}) and videos ({example['videos']})")
     if others:
         problems.append(f"{counted(len(others), 'picture')} of a kind that is not read, such as {others[0]}")
     kind: Kind = "videos" if "videos" in example else "images"
-    return _filled(root, Index(classes, splits, kind, tuple(problems)))
+    return _require_samples(root, Index(tuple(classes), splits, kind, tuple(problems)))
 
 
-def _filled(root: Path, index: Index) -> Index:
-    """The index, if it has any sample."""
+# Samples
+
+
+def _samples(rows: Iterable[tuple[Path, Any]], keys: Iterable[Any]) -> tuple[Sample, ...]:
+    """Samples from files and the keys of their classes; a label is the position of its key."""
+    label_of = {key: label for label, key in enumerate(keys)}
+    return tuple(Sample(path, label_of[key]) for path, key in rows)
+
+
+def _require_samples(root: Path, index: Index) -> Index:
+    """Return the index, or raise if it has no sample."""
     if not any(index.splits.values()):
         reason = index.problems[0] if index.problems else "nothing is listed"
         raise ValueError(f"{root} holds none of the {index.kind} it should: {reason}")
     return index
 
 
-def _with_problems(index: Index, problems: Iterable[str]) -> Index:
-    """The index with more problems."""
-    return dataclasses.replace(index, problems=(*index.problems, *problems))
-
-
-def _without_files(paths: list[Path]) -> list[str]:
-    """Sentences for labels without their files."""
+def _describe_missing(paths: list[Path]) -> list[str]:
+    """Sentences for labels without files."""
     named = [f"{path} is listed but missing" for path in paths[:NAMED_AT_MOST]]
     rest = len(paths) - len(named)
     return [*named, f"{rest:,} more listed files are missing"] if rest else named
 
 
-def _of_existing_files(root: Path, classes: Iterable[str], listed: dict[str, list[Sample]], kind: Kind) -> Index:
-    """An index of the listed files that are there; the others are problems."""
-    splits, missing = {}, []
-    for split, samples in listed.items():
-        there = {sample.path for sample in samples if sample.path.is_file()}
-        splits[split] = tuple(sample for sample in samples if sample.path in there)
-        missing += [sample.path for sample in samples if sample.path not in there]
-    return _filled(root, Index(tuple(classes), splits, kind, tuple(_without_files(missing))))
+def _listed_files(root: Path, kind: Kind, classes: Mapping[Any, str], listed: Mapping[str, list[Any]]) -> Index:
+    """Build the index of the listed (file, key of its class) that exist; the others are problems."""
+    there = {path for rows in listed.values() for path, _ in rows if path.is_file()}
+    splits = {s: _samples((row for row in rows if row[0] in there), classes) for s, rows in listed.items()}
+    missing = [path for rows in listed.values() for path, _ in rows if path not in there]
+    index = Index(tuple(classes.values()), splits, kind, tuple(_describe_missing(missing)))
+    return _require_samples(root, index)
 
 
-def _flat_validation(val: Path, solution: Path, classes: tuple[str, ...]) -> tuple[tuple[Sample, ...], list[str]]:
-    """ImageNet's validation images in one folder, with their classes from a CSV file, and what is wrong with them."""
-    label_of = {name: label for label, name in enumerate(classes)}
-    labels: dict[str, int] = {}
+def _add_flat_validation(index: Index, val: Path, solution: Path) -> Index:
+    """Add ImageNet's validation images in one folder, with their classes from a CSV file."""
+    known, wnids = set(index.classes), {}
     for number, row in _rows(solution, ("ImageId", "PredictionString")):
         wnid = row["PredictionString"].split()[0]
-        if wnid not in label_of:
+        if wnid not in known:
             raise ValueError(f"{solution}, line {number}: there is no class {wnid!r} in train")
-        labels[inside(row["ImageId"], solution)] = label_of[wnid]
+        wnids[inside(row["ImageId"], solution)] = wnid
     images = {path.stem: path for path, _ in _media(val, frames=False)}
-    test = tuple(Sample(path, labels[name]) for name, path in images.items() if name in labels)
-    missing = [val / f"{name}.JPEG" for name in sorted(labels.keys() - images.keys())]
-    unlabelled = len(images) - len(test)
-    problems = [f"{unlabelled:,} images in {val} have no class in {solution}"] if unlabelled else []
-    return test, _without_files(missing) + problems
+    test = _samples([(path, wnids[name]) for name, path in images.items() if name in wnids], index.classes)
+    problems = _describe_missing([val / f"{name}.JPEG" for name in sorted(wnids.keys() - images.keys())])
+    if unlabelled := len(images) - len(test):
+        problems.append(f"{unlabelled:,} images in {val} have no class in {solution}")
+    return replace(index, splits=index.splits | {"test": test}, problems=(*index.problems, *problems))
 
 
-class _Clip(NamedTuple):
-    """A line of the Kinetics CSV: YouTube id, class, and name of the file without its suffix."""
-
-    video: str
-    label: str
-    name: str
+# Kinetics
 
 
-def _kinetics_clips(root: Path) -> dict[str, list[_Clip]]:
-    """The clips that the CSV files of Kinetics list, by split."""
-    clips: dict[str, list[_Clip]] = {}
+def _kinetics_clips(root: Path) -> dict[str, dict[str, tuple[str, str]]]:
+    """Split -> file name without suffix -> YouTube id and class, from the CSV files."""
+    clips = {}
     for split, names in {"train": ("train.csv",), "test": ("val.csv", "validate.csv")}.items():
         places = (home / name for home in (root, root / "annotations") for name in names)
         source = next((place for place in places if place.is_file()), None)
         if source is None:
             raise ValueError(f"{root} is not Kinetics: there is no {' or '.join(names)} in it or in its annotations")
-        unique = {clip.name: clip for clip in _csv_clips(source)}
-        clips[split] = list(unique.values())
+        clips[split] = listed = {}
+        for number, row in _rows(source, ("label", "youtube_id", "time_start", "time_end")):
+            start, end = _whole(row["time_start"]), _whole(row["time_end"])
+            if not 0 <= start < end:
+                given = f"{row['time_start']} to {row['time_end']}"
+                raise ValueError(f"{source}, line {number}: {given} is not a stretch of time")
+            video, label = inside(row["youtube_id"], source), inside(row["label"], source)
+            listed[f"{video}_{start:06}_{end:06}"] = video, label
     return clips
 
 
-def _csv_clips(source: Path) -> Iterator[_Clip]:
-    """The clips of one CSV file of Kinetics."""
-    for number, row in _rows(source, ("label", "youtube_id", "time_start", "time_end")):
-        start, end = _whole(row["time_start"]), _whole(row["time_end"])
-        if not 0 <= start < end:
-            raise ValueError(
-                f"{source}, line {number}: {row['time_start']} to {row['time_end']} is not a stretch of time"
-            )
-        video, label = inside(row["youtube_id"], source), inside(row["label"], source)
-        yield _Clip(video, label, f"{video}_{start:06}_{end:06}")
-
-
-def _kinetics_videos(root: Path, split: str) -> dict[str, Path]:
-    """The video files of a split by name without suffix, in the split's folder or in class folders in it."""
-    names = ("train",) if split == "train" else ("val", "validate", "validation")
-    home = next((root / name for name in names if (root / name).is_dir()), None)
-    places = [] if home is None else [home, *_folders(home)]
-    return {path.stem: path for place in places for path, kind in _media(place, frames=False) if kind == "videos"}
-
-
-def _labels(clips: dict[str, list[_Clip]]) -> tuple[str, ...]:
-    """The classes of these clips, by name."""
-    return tuple(sorted({clip.label for listed in clips.values() for clip in listed}))
-
-
-def _found(videos: dict[str, Path], listed: list[_Clip], classes: tuple[str, ...]) -> tuple[Sample, ...]:
-    """The listed clips that are there."""
-    label_of = {name: label for label, name in enumerate(classes)}
-    return tuple(Sample(videos[clip.name], label_of[clip.label]) for clip in listed if clip.name in videos)
+def _kinetics(root: Path, clips: dict[str, dict[str, tuple[str, str]]]) -> Index:
+    """Build the index of the clips that exist, in the folder of their split or in class folders in it."""
+    classes = sorted({label for listed in clips.values() for _, label in listed.values()})
+    splits = {}
+    for split, listed in clips.items():
+        names = ("train",) if split == "train" else ("val", "validate", "validation")
+        home = next((root / name for name in names if (root / name).is_dir()), None)
+        places = [] if home is None else [home, *_folders(home)]
+        media = (found for place in places for found in _media(place, frames=False))
+        videos = {path.stem: path for path, kind in media if kind == "videos"}
+        splits[split] = _samples([(videos[name], clip[1]) for name, clip in listed.items() if name in videos], classes)
+    return Index(tuple(classes), splits, "videos")

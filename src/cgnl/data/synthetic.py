@@ -1,4 +1,4 @@
-"""Datasets drawn from a seed, for trying things without downloading any.
+"""Datasets generated from a seed, for trying things without a download.
 
 * ``parts``: the class is which two colours stand on the left and on the right.
 * ``relation``: the class is whether two parts have the same colour, out of eight. One part says nothing, and a linear
@@ -8,12 +8,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .rng import generator, integer, uniform
-from .transforms import Box
+from .images import to_image
+from .index import new_folder
+from .transforms import Box, generator, integer, uniform
 
 COLOURS = {
     "red": (230, 60, 50),
@@ -33,7 +35,7 @@ ACTIONS = tuple(f"{a} passes to {b}" for a in PLAYERS for b in PLAYERS if a != b
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture [3, H, W] or a clip [T, 3, H, W] in uint8, its class, and where its two parts are."""
+    """An image [3, H, W] or a clip [T, 3, H, W] in uint8, its class, and the boxes of its two parts."""
 
     pixels: Tensor
     label: int
@@ -47,10 +49,10 @@ def parts(seed: int, index: int, size: int = 64) -> Drawing:
     canvas = _noise((3, size, size), source)
     for _ in range(3):
         _disc(canvas, *_place(size, (0, size), size / 12, source), size / 12, (128, 128, 128))
-    colours = PARTS[label].split("-")
-    thirds = ((0, size / 3), (2 * size / 3, size))
-    boxes = [_part(canvas, name, columns, size / 10, source) for name, columns in zip(colours, thirds, strict=True)]
-    return Drawing(canvas.clamp(0, 255).byte(), label, (boxes[0], boxes[1]))
+    first, second = PARTS[label].split("-")
+    left = _part(canvas, first, (0, size / 3), size / 10, source)
+    right = _part(canvas, second, (2 * size / 3, size), size / 10, source)
+    return Drawing(canvas.clamp(0, 255).byte(), label, (left, right))
 
 
 def relation(seed: int, index: int, height: int = 64, width: int = 256) -> Drawing:
@@ -59,10 +61,9 @@ def relation(seed: int, index: int, height: int = 64, width: int = 256) -> Drawi
     label, first = integer(0, 2, source), integer(0, len(COLOURS), source)
     second = first if label else (first + integer(1, len(COLOURS), source)) % len(COLOURS)
     canvas = _noise((3, height, width), source)
-    names = (list(COLOURS)[first], list(COLOURS)[second])
-    ends = ((0, width / 8), (width - width / 8, width))
-    boxes = [_part(canvas, name, columns, height / 10, source) for name, columns in zip(names, ends, strict=True)]
-    return Drawing(canvas.clamp(0, 255).byte(), label, (boxes[0], boxes[1]))
+    left = _part(canvas, list(COLOURS)[first], (0, width / 8), height / 10, source)
+    right = _part(canvas, list(COLOURS)[second], (width - width / 8, width), height / 10, source)
+    return Drawing(canvas.clamp(0, 255).byte(), label, (left, right))
 
 
 def actions(seed: int, index: int, frames: int = 16, size: int = 64) -> Drawing:
@@ -96,6 +97,25 @@ SYNTHETIC: dict[str, tuple[tuple[str, ...], Callable[[int, int], Drawing]]] = {
 """Name -> (classes, function of seed and index)."""
 
 
+def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str, ...]:
+    """Write samples to class folders of a new folder, as PNG files or folders of them, and return the classes."""
+    if count < 1:
+        raise ValueError(f"count = {count} must be at least 1")
+    root = new_folder(root)
+    classes, sample = SYNTHETIC[dataset]
+    for index in range(count):
+        drawing = sample(seed, index)
+        path = root / classes[drawing.label] / f"{index:05}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if drawing.pixels.ndim == 3:
+            to_image(drawing.pixels).save(path.with_suffix(".png"))
+            continue
+        path.mkdir()
+        for number, frame in enumerate(drawing.pixels):
+            to_image(frame).save(path / f"{number:03}.png")
+    return classes
+
+
 def _noise(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
     return 60 + 30 * torch.randn(shape, generator=source)
 
@@ -107,6 +127,7 @@ def _place(height: int, columns: tuple[float, float], margin: float, source: tor
 
 
 def _part(canvas: Tensor, colour: str, columns: tuple[float, float], radius: float, source: torch.Generator) -> Box:
+    """Paint a disc somewhere in these columns and return its box."""
     y, x = _place(canvas.shape[-2], columns, radius, source)
     _disc(canvas, y, x, radius, COLOURS[colour])
     return _box(y, x, radius, canvas.shape[-2], canvas.shape[-1])

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data.index import Index, Kind, Scene
+from ..data.index import Index, Kind, Scene, at_most, hold_out
 from ..data.loading import View
 from ..data.readers import READERS
-from ..data.sources import Files, SyntheticSource, at_most, hold_out
+from ..data.sources import Files, SyntheticSource
 from ..spelling import counted, nearest
 from .config import LONGEST_SIDE, SYNTHETIC, Data, dataset_name
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from ..data.rng import generator
+from ..data.transforms import generator
 from .config import Config
 from .finite import IN_A_ROW, Kept, Watch, why
 from .loaders import read_again
