@@ -5,8 +5,8 @@ patches (scaled map at 0.7 and above) overlap the other part, and how often they
 range, and of the union of the five that ``cgnl explain`` draws.
 By chance: the overlap of the same patches with a part of that size anywhere in the picture; for the middle, their area.
 
-cgnl train parts name=parts_cgnl model.block=cgnl model.options.after=[layer2.1]
-cgnl train parts name=parts_nl model.block=nl model.options.after=[layer2.1]
+cgnl train parts name=parts_cgnl model.block=cgnl model.after=[layer2.1]
+cgnl train parts name=parts_nl model.block=nl model.after=[layer2.1]
 python benchmarks/attends.py runs/parts_cgnl/last.ckpt runs/parts_nl/last.ckpt --csv benchmarks/results/attends.csv
 """
 

@@ -345,9 +345,10 @@ def make_input(seeds: Seeds, seed: int, number: int) -> tuple[str, Input]:
 
 def without_long_work() -> None:
     """Let commands stop where the work begins that takes long by its nature."""
-    from cgnl.commands import bench, reproduce
+    from cgnl.bench import measure
+    from cgnl.commands import models, reproduce
     from cgnl.engine import train
-    from cgnl.models import NETWORKS, table
+    from cgnl.experiments import work
     from cgnl.report import app
 
     def stop(*_: Any, **__: Any) -> Any:
@@ -359,16 +360,15 @@ def without_long_work() -> None:
         if not (small and (config.data.workers or 0) < 2 and config.data.samples < 100):
             stop()
 
-    few = {name: NETWORKS[name] for name in ("resnet18", "c2d_resnet18")}
     for module, name, other in (
         (train, "introduce", begun),
-        (bench, "measure_ceilings", stop),
-        (reproduce, "work", stop),
-        (reproduce, "_complexity", stop),
-        (reproduce, "_gated_field", stop),
+        (measure, "measure_roofline", stop),
+        (work, "work", stop),
+        (reproduce, "_measure", stop),
+        (models, "network_names", lambda: ["resnet18", "c2d_resnet18"]),
         (app, "build", stop),
-        (table, "NETWORKS", few),
     ):
+        assert hasattr(module, name), f"{module.__name__} has no {name}"
         setattr(module, name, other)
 
 

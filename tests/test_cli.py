@@ -357,7 +357,7 @@ def test_main_train_help_names_only_options_it_takes(run, recorded):
     assert (len(listed) > 50, recorded) == (True, [])
 
 
-LIGHT = ["train", "eval", "predict", "export", "data", "models"]
+LIGHT = list(COMMANDS)
 """Commands whose modules import nothing heavy."""
 WITHOUT_TORCH = [
     *([command, "--help"] for command in LIGHT),

@@ -1,7 +1,7 @@
 """Small helpers for messages: suggestions for misspelt names, plurals, and foreign text on one line."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LONGEST_WORD, LONGEST = 300, 2000
 """Most characters printed of a word and of a message."""
@@ -42,3 +42,8 @@ def first_line(error: object) -> str:
 
 def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2 - 3]} ... {text[3 - most // 2 :]}"
+
+
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table with a line of titles."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [titles, ["---"] * len(titles), *rows])

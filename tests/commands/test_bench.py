@@ -6,9 +6,8 @@ import sys
 import pytest
 import torch
 
-from cgnl import kernels
 from cgnl.cli import main
-from cgnl.commands.bench import read_kernel, read_setting, read_size
+from cgnl.commands.bench import read_setting, read_size
 
 
 def bench(*arguments: str) -> int:
@@ -93,34 +92,6 @@ def test_read_size(text, size):
 def test_read_size_refuses(text):
     with pytest.raises(ValueError, match="size must be like 28, 28x28, 16x28x28"):
         read_size(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "kernel"),
-    [
-        ("dot", kernels.Dot()),
-        ("embedded_gaussian:order=2", kernels.EmbeddedGaussian(2)),
-        ("rbf:order=4,gamma=1e-2,beta=exact", kernels.GaussianRBF(4, 1e-2, "exact")),
-    ],
-)
-def test_read_kernel(text, kernel):
-    assert read_kernel(text) == kernel
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("rfb", "there is no kernel 'rfb'; did you mean rbf?"),
-        ("rbf:ordr=3", "'ordr=3' is no option of the kernel rbf; did you mean order?"),
-        ("rbf:order", "'order' is no option of the kernel rbf; did you mean order?"),
-        ("rbf:order=x", "order of the kernel rbf must be a number, got 'x'"),
-        ("rbf:order=-1", "order must be a whole number from 0 to 1000, got order = -1"),
-        ("dot:order=1", "'order=1' is no option of the kernel dot: it has none"),
-    ],
-)
-def test_read_kernel_refuses(text, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        read_kernel(text)
 
 
 @pytest.mark.parametrize("benchmark", ["block", "network", "ops"])

@@ -1,11 +1,12 @@
 """The paper's complexity table beside the measured one: as Markdown and as plots."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..extras import need
+from ..spelling import markdown_table
 from .growth import Point, fit_line, fit_power, select_curve, values
 
 EXACT, MATRIX, KERNELS = "GNL, exact", "NL, N x N matrix", "NL, attention kernels"
@@ -107,7 +108,7 @@ def _growth(points: Sequence[Point], quantity: str) -> str:
             cells += [power, f"**{fit}**", f"{axis} = {sizes}; {_constants(curve[0], ',')}"]
         rows.append(cells)
     titles = [title for axis in "NC" for title in (f"power of {axis}", "measured", "fitted to")]
-    return f"## How {quantity} grows\n\n" + _table(["operation", "counted by", *titles], rows)
+    return f"## How {quantity} grows\n\n" + markdown_table(["operation", "counted by", *titles], rows)
 
 
 def _side_by_side(points: Sequence[Point]) -> str:
@@ -123,7 +124,7 @@ def _side_by_side(points: Sequence[Point]) -> str:
     side = channels * positions
     note = f"One matrix of {side:,} x {side:,} numbers of four bytes is {batch * 4 * side**2 / 2**20:,.0f} MiB."
     title = f"## The same input: batch {batch}, C = {channels}, N = {positions}"
-    return f"{title}\n\n{_table(['operation', 'ms', 'MiB'], rows)}\n\n{note}"
+    return f"{title}\n\n{markdown_table(['operation', 'ms', 'MiB'], rows)}\n\n{note}"
 
 
 def _orders(points: Sequence[Point]) -> str:
@@ -141,14 +142,10 @@ def _orders(points: Sequence[Point]) -> str:
 
 Of exp(θ φ), batch {curve[0].batch}, C = {curve[0].channels}, N = {curve[0].positions:,}:
 
-{_table(["P", "ms", "20 to 80 %", "MiB"], rows)}
+{markdown_table(["P", "ms", "20 to 80 %", "MiB"], rows)}
 
 A straight line through the times is {_number(start)} ms and {each} ms for each of the P + 1 powers.
 The paper counts P + 1 for memory too; here Θ and Φ, with their P + 1 columns, are never built, and it need not grow."""
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [titles, ["---"] * len(titles), *rows])
 
 
 def _number(value: float | None) -> str:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from ..spelling import first_line, nearest
 
 if TYPE_CHECKING:
     from ..bench.registry import Setting
-    from ..ops.kernels import Kernel
 
 _COMMON = {"groups": 8, "kernel": "dot", "tf32": False, "channels_last": True, "mode": "train"}
 _COMMON |= {"dtype": ("bfloat16", "float32"), "seconds": (1.0, 0.2)}
@@ -167,6 +166,7 @@ def read_setting(benchmark: str, given: Mapping[str, Any], device: str = "auto")
 
     from ..bench.registry import Setting, find_device
     from ..models import is_video
+    from ..ops import kernels
     from ..surgery import placement
 
     check_options(benchmark, given)
@@ -192,7 +192,7 @@ def read_setting(benchmark: str, given: Mapping[str, Any], device: str = "auto")
     options["channels"] = options.get("channels", 3)
     options["inner"] = options.get("inner") or max(options["channels"] // 2, 1)
     options["norm"] = None if options.get("norm") == "none" else options.get("norm", "batch")
-    return Setting(benchmark, **options | {"size": size, "device": place, "kernel": read_kernel(options["kernel"])})
+    return Setting(benchmark, **options | {"size": size, "device": place, "kernel": kernels.parse(options["kernel"])})
 
 
 def read_size(text: str) -> tuple[int, ...]:
@@ -201,24 +201,3 @@ def read_size(text: str) -> tuple[int, ...]:
         raise ValueError(f"size must be like 28, 28x28, 16x28x28, or 1000x for a sequence, got {text!r}")
     axes = tuple(map(int, text.rstrip("x").split("x")))
     return axes * 2 if "x" not in text else axes
-
-
-def read_kernel(text: str) -> "Kernel":
-    """``dot``, or a name with options: ``rbf:order=3,gamma=1e-4,beta=exact``."""
-    from ..ops.kernels import BY_NAME
-
-    name, _, rest = text.partition(":")
-    if name not in BY_NAME:
-        raise ValueError(f"there is no kernel {name!r}{nearest(name, BY_NAME)}")
-    types: dict[str, Any] = {field.name: field.type for field in fields(BY_NAME[name])}
-    options: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if key not in types or not equals:
-            known = nearest(key, types) if types else ": it has none"
-            raise ValueError(f"{part!r} is no option of the kernel {name}{known}")
-        try:
-            options[key] = types[key](value) if types[key] in (int, float) else value
-        except ValueError:
-            raise ValueError(f"{key} of the kernel {name} must be a number, got {value!r}") from None
-    return BY_NAME[name](**options)

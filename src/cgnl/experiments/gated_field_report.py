@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from .markdown import grid
+from ..spelling import markdown_table
 
 TITLES = ("block", "contrast", "accuracy, %", "deviation", "at most, %", "by seed", "rate", "seconds a run")
 
@@ -18,9 +18,9 @@ CAVEAT = """This is what one block computes in one step between a linear stem an
 convolutional stem with ReLU, and before a head of several layers, the separation is gone: in trials that are not in
 this table, CGNL was no better there than dot-NL. It is not what networks cannot do."""
 
-NOTES = """What is possible "at most" is derived in docs/mathematics.md; that of NL is for N without end. Group norm
-leaves the sign of s, which would be enough, and next to no gradient for phi and g: compare the row where they stay as
-they were drawn."""
+NOTES = """What is possible "at most" is derived in docs/mathematics.md; that of NL is for infinitely many positions.
+Group norm leaves the sign of s, which would be enough, and next to no gradient for phi and g: compare the row where
+they stay as they were drawn."""
 
 
 def read_rows(path: Path) -> list[list[str]]:
@@ -34,7 +34,7 @@ def read_rows(path: Path) -> list[list[str]]:
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Task, table, conclusion and caveats."""
-    parts = ["# The gated field", TASK, grid(TITLES, rows), conclude(rows), CAVEAT, NOTES]
+    parts = ["# The gated field", TASK, markdown_table(TITLES, rows), conclude(rows), CAVEAT, NOTES]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -12,8 +12,7 @@ from ..engine.config import SYNTHETIC, Config
 from ..engine.datasets import dataset_name
 from ..engine.messages import NAMES
 from ..extras import need
-from ..spelling import counted
-from .markdown import grid
+from ..spelling import counted, markdown_table
 from .scales import describe
 from .statistics import Discordance, Estimate
 from .summary import Line, Pair, Replacement, Summary, summarize
@@ -87,7 +86,7 @@ def rows_markdown(summary: Summary) -> str:
         paper = (f"{line.row.reported[n]:.2f}" if n in line.row.reported else "-" for n in reported)
         measured = (_mean(line.numbers[n]) if n in line.numbers else "-" for n in metrics)
         rows.append([line.row.label, *paper, *measured, str(len(line.seeds))])
-    return grid(head, rows)
+    return markdown_table(head, rows)
 
 
 def _is_informative(line: Line, metric: str) -> bool:
@@ -103,7 +102,9 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
         samples = [_flips(pair.samples), _p(pair.samples.p)] if pair.samples else ["-", "-"]
         d = pair.difference
         rows.append([pair.label, paper, _change(d), _p(d.p), *samples, str(d.count)])
-    return grid(["pair", "paper", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
+    return (
+        markdown_table(["pair", "paper", "difference", "p", "samples won / lost", "p", "seeds"], rows) if rows else ""
+    )
 
 
 def replacements_markdown(replacements: Sequence[Replacement]) -> str:
@@ -118,7 +119,7 @@ def replacements_markdown(replacements: Sequence[Replacement]) -> str:
         change = [_change(numbers["change"]), _flips(entry)] if entry.lost or entry.won else ["", ""]
         top1 = numbers["top1"]
         rows.append([entry.row.label, attention, f"{top1.mean:.2f}", *change, str(top1.count)])
-    return grid(["", "attention", "top-1", "change", "samples won / lost", "seeds"], rows) if rows else ""
+    return markdown_table(["", "attention", "top-1", "change", "samples won / lost", "seeds"], rows) if rows else ""
 
 
 def sentences(summary: Summary) -> list[str]:
@@ -265,7 +266,7 @@ def _read_rows(path: Path) -> str:
         rows = [[cell.replace("|", "\\|") for cell in row] for row in csv.reader(file)]
     if not rows:
         raise ValueError(f"{path} is empty")
-    return grid(rows[0], rows[1:])
+    return markdown_table(rows[0], rows[1:])
 
 
 def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -42,7 +42,7 @@ if not INTERPRETED:  # the interpreter multiplies the bits of bfloat16 as if the
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
-    """SyntheticSource on the CPU, so that every machine sees the same."""
+    """Drawn on the CPU, so that every machine sees the same."""
     return (scale * torch.randn(shape)).to(DEVICE, dtype)
 
 
