@@ -148,6 +148,24 @@ def options(**settings: Any) -> list[str]:
     return [f"{n}={words[v] if v is None or isinstance(v, bool) else v}" for n, v in given.items()]
 
 
+class Death(BaseException):
+    """The end of a process."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let the process end in a training batch."""
+    from cgnl.engine.task import Classification
+
+    step = Classification.training_step
+
+    def call(self: Classification, batch: Any, batch_idx: int) -> Tensor:
+        if batch_idx == number:
+            raise Death
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(Classification, "training_step", call)
+
+
 def table(folder: Path) -> list[dict[str, str]]:
     """``metrics.csv`` without what depends on the clock."""
     with (folder / "metrics.csv").open(newline="") as file:

@@ -20,7 +20,7 @@ from cgnl.engine.config import load, read_recipe
 from cgnl.engine.datasets import decided, open_dataset
 from cgnl.engine.task import Classification
 from cgnl.engine.train import fitting_batch, resolved, train
-from tests.engine.conftest import PICTURES, SETTINGS, options, same, table, weights, write_pictures
+from tests.engine.conftest import PICTURES, SETTINGS, Death, dying, options, same, table, weights, write_pictures
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = {
@@ -36,19 +36,8 @@ VARIANTS = {
 RESUMABLE = {"save_every": 2, "model__dropout": 0.5}
 
 
-class Death(BaseException):
-    """The end of a process."""
-
-
-def dying(step, number: int):
-    """A step of ``Classification`` that ends the process in a batch."""
-
-    def call(self, batch, batch_idx):
-        if batch_idx == number:
-            raise Death
-        return step(self, batch, batch_idx)
-
-    return call
+def die(*_):
+    raise Death
 
 
 def assert_same_run(one, other):
@@ -66,7 +55,7 @@ def test_train_resume_after_a_death_in_any_step_ends_the_same(run, tmp_path, mon
     assert batches >= 6
     for k in range(batches):
         with monkeypatch.context() as patch:
-            patch.setattr(Classification, "training_step", dying(Classification.training_step, k))
+            dying(patch, k)
             with pytest.raises(Death):
                 run(runs=tmp_path / f"{k}", **settings)
         assert_same_run(run(resume=True, runs=tmp_path / f"{k}", **settings), whole)
@@ -75,7 +64,7 @@ def test_train_resume_after_a_death_in_any_step_ends_the_same(run, tmp_path, mon
 def test_train_resume_after_a_death_in_a_test_ends_the_same(run, tmp_path, monkeypatch):
     whole = run(runs=tmp_path / "whole", **RESUMABLE)
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "validation_step", dying(Classification.validation_step, 0))
+        patch.setattr(Classification, "validation_step", die)
         with pytest.raises(Death):
             run(runs=tmp_path / "part", **RESUMABLE)
     assert_same_run(run(resume=True, runs=tmp_path / "part", **RESUMABLE), whole)
@@ -110,7 +99,7 @@ def test_train_resume_may_die_again(run, tmp_path, monkeypatch):
     whole = run(runs=tmp_path / "whole", **RESUMABLE)
     for k in range(6):
         with monkeypatch.context() as patch:
-            patch.setattr(Classification, "training_step", dying(Classification.training_step, k))
+            dying(patch, k)
             with pytest.raises(Death):
                 run(resume=k > 0, runs=tmp_path / "part", **RESUMABLE | {"save_every": 1})
     settings = RESUMABLE | {"save_every": 1}
@@ -282,7 +271,7 @@ def test_train_resume_takes_the_newest_run(run, monkeypatch):
     first = run()
     before = (first.folder / "last.ckpt").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "training_step", dying(Classification.training_step, 5))
+        dying(patch, 5)
         with pytest.raises(Death):
             run()
     second = run(resume=True).folder
@@ -324,7 +313,7 @@ def test_train_resume_refuses_other_settings(run, setting, sentence):
 def test_train_resume_goes_on_with_what_may_change(run, tmp_path, monkeypatch, setting):
     whole = run(runs=tmp_path / "whole", **RESUMABLE)
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "training_step", dying(Classification.training_step, 4))
+        dying(patch, 4)
         with pytest.raises(Death):
             run(**RESUMABLE)
     part = run(resume=True, **RESUMABLE | setting)
@@ -356,7 +345,7 @@ def test_train_resume_of_a_run_that_ran_out_of_patience_changes_nothing(run):
 def test_train_resume_without_a_checkpoint_begins_anew(run, tmp_path, monkeypatch):
     whole = run(runs=tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "training_step", dying(Classification.training_step, 0))
+        dying(patch, 0)
         with pytest.raises(Death):
             run(runs=tmp_path / "part")
     part = run(resume=True, runs=tmp_path / "part")

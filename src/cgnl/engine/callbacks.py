@@ -19,6 +19,7 @@ from .checkpoint import read, write
 from .config import Config
 from .messages import at_chance, epoch_in_words
 from .schedule import factor, total_epochs
+from .tasks import TASKS
 
 log = logging.getLogger("cgnl")
 
@@ -104,7 +105,7 @@ class Table(Clock):
         if not self.tests(trainer):
             self.tell(trainer)
         losses = [row["train_loss"] for row in self.rows]
-        if pl_module.kind != "objects" and (warning := at_chance(losses, len(pl_module.classes))):
+        if TASKS[pl_module.kind].classifies and (warning := at_chance(losses, len(pl_module.classes))):
             log.warning("%s", warning)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:

@@ -11,7 +11,7 @@ from ..data.index import Scene
 from .config import Data
 from .datasets import short_side_in_test
 from .precision import Collected, average_precision
-from .task import Sums, Task
+from .task import Sums, TaskModule
 
 LOSSES = ("loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg")
 """torchvision's; their sum is the loss."""
@@ -29,7 +29,7 @@ class Losses(Sums):
         self.count += count
 
 
-class Detection(Task):
+class Detection(TaskModule):
     """A network that learns to find objects."""
 
     TRAIN_COLUMNS = ("loss", *LOSSES)

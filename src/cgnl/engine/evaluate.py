@@ -9,10 +9,9 @@ from ..data.sources import CachedSource
 from ..spelling import counted
 from .checkpoint import Trained, open_trained
 from .config import SYNTHETIC, Config, build, merge, nested, plain
-from .datasets import Dataset, best_metric, dataset_name, open_dataset
+from .datasets import Dataset, dataset_name, open_dataset
 from .loaders import Loaders
-from .messages import describe
-from .train import make_task, trainer_options
+from .train import make_module, trainer_options
 
 TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard", "paper")
 """Settings that say nothing about a test; of ``optim``, only the size of a step does."""
@@ -36,9 +35,9 @@ class Test:
 
 
 def prepare(
-    checkpoint: str | Path, settings: dict[str, Any] | None = None, held: dict[str, CachedSource] | None = None
+    checkpoint: str | Path, settings: dict[str, Any] | None = None, cache: dict[str, CachedSource] | None = None
 ) -> Test:
-    """Everything that a test needs; ``held`` are samples that are decoded already."""
+    """Everything that a test needs; ``cache`` holds decoded samples by split."""
     from .trainer import make_trainer
 
     overrides = nested(settings or {})
@@ -58,15 +57,13 @@ def prepare(
     dataset = open_dataset(config.data)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))
     if (dataset.classes, dataset.kind, dataset.ids) != (trained.classes, trained.kind, trained.ids):
-        raise ValueError(
-            f"{checkpoint} knows {counted(len(trained.classes), 'class')} of {trained.kind}, "
-            f"and not the {counted(len(dataset.classes), 'class')} of {dataset.kind} of {dataset.name}"
-        )
+        ours, theirs = (f"{counted(len(of.classes), 'class')} of {of.kind}" for of in (trained, dataset))
+        raise ValueError(f"{checkpoint} knows {ours}, and not the {theirs} of {dataset.name}")
     trainer = make_trainer(config, logger=False, **trainer_options(dataset))
     at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
-    task = make_task(trained.network, config, dataset, at_once=at_once)
-    device, decoded = trainer.strategy.root_device, {} if held is None else held
-    loaders = Loaders(config, dataset, device, trainer.global_rank, config.world, decoded)
+    task = make_module(trained.network, config, dataset, at_once=at_once)
+    device, cache = trainer.strategy.root_device, {} if cache is None else cache
+    loaders = Loaders(config, dataset, device, trainer.global_rank, config.world, cache)
     return Test(trained, config, dataset, trainer, task, loaders.test(at_once, full=True))
 
 
@@ -75,9 +72,9 @@ def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> 
     test = prepare(checkpoint, settings)
     results, dataset, problems = test.run(), test.dataset, test.task.problems
     of = f", split {test.config.data.split} of UCF101" if dataset.name == "ucf101" else ""
-    words = describe(results, dataset.kind, len(dataset.classes))
+    words = test.trained.task.describe(results, len(dataset.classes))
     if test.trained.chosen and test.config.data.test_on == test.trained.config.data.test_on:
         words.append("this epoch was chosen by its result on these very samples; last.ckpt was not")
     if problems:
         words.append(f"{counted(len(problems), 'sample')} could not be read: {sorted(problems)[0]}")
-    return {"test": results, "words": words, "of": of, "metric": best_metric(dataset.kind)}
+    return {"test": results, "words": words, "of": of, "metric": test.trained.task.metric}

@@ -8,9 +8,9 @@ BATCH_OF_THE_RATE = 256
 """The learning rate is given for this many samples a step."""
 
 
-def peak(optim: Optim, batch_size: int, pretrained: bool, objects: bool = False) -> float:
+def peak(optim: Optim, batch_size: int, pretrained: bool, default: float | None = None) -> float:
     """The highest learning rate, for a global batch of this size."""
-    usual = 0.32 if objects else 0.01 if pretrained else 0.1
+    usual = default or (0.01 if pretrained else 0.1)
     return (usual if optim.lr is None else optim.lr) * batch_size / BATCH_OF_THE_RATE
 
 

@@ -17,9 +17,9 @@ from ..models.weights import CLASSIFIERS, new_parts
 from ..spelling import counted
 from . import distributed, schedule
 from .config import Config, plain
-from .datasets import best_metric
+from .nonfinite import GuardedModule
 from .predictions import Prediction, ranked
-from .watched import Watched
+from .tasks import TASKS
 
 log = logging.getLogger("cgnl")
 
@@ -77,7 +77,7 @@ class Tally(Sums):
         self.count += len(labels)
 
 
-class Task(Watched):
+class TaskModule(GuardedModule):
     """A network that learns: what is the same whatever it learns."""
 
     TRAIN_COLUMNS: Sequence[str] = ("loss",)
@@ -104,12 +104,12 @@ class Task(Watched):
         """Sentences on files that could not be read."""
         self.results: dict[str, float] = {}
         """Of the last test."""
-        self.metric = f"test_{best_metric(kind)}"
+        self.metric = f"test_{TASKS[kind].metric}"
         """The result by which tests are compared."""
         self.predictions: list[Prediction] = []
         """What the last test said of each sample, in their order, where it names samples."""
         if config.channels_last:
-            network.to(memory_format=torch.channels_last_3d if kind == "videos" else torch.channels_last)
+            network.to(memory_format=TASKS[kind].memory_format)
 
     def make_tally(self) -> Sums:
         """What counts during training."""
@@ -213,7 +213,7 @@ class Task(Watched):
             self.train_tally.restore(checkpoint["cgnl"]["tally"])
 
 
-class Classification(Task):
+class Classification(TaskModule):
     """A network that learns to name samples."""
 
     TRAIN_COLUMNS = ("loss", "top1")

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..data.sources import CachedSource
-from ..models import is_detector, is_video
 from ..spelling import counted
 from . import schedule
 from .checkpoint import load_network, read
@@ -23,6 +22,7 @@ from .loaders import Loaders
 from .messages import conclude, introduce
 from .network import build_network, check_input
 from .predictions import save_predictions
+from .tasks import TASKS
 
 log = logging.getLogger("cgnl")
 
@@ -56,17 +56,17 @@ def train(
     repeat: str | None = None,
     *,
     silent: bool = False,
-    held: dict[str, CachedSource] | None = None,
+    cache: dict[str, CachedSource] | None = None,
     on_end: Callable[[Path], None] | None = None,
 ) -> Result:
     """Train a network and test it.
 
     Args:
         config: the settings.
-        resume: go on with a run of this name that was stopped.
-        repeat: the command that does it again, for whoever reads about the run.
-        silent: speak to the log alone.
-        held: samples that are decoded already, and room for those that will be, where ``data.cache`` asks for it.
+        resume: resume a run of this name that was stopped.
+        repeat: the command that repeats the run, for its readers.
+        silent: write to the log file alone.
+        cache: decoded samples by split, which runs of one process may share where ``data.cache`` is set.
         on_end: called with the run's folder when all its files are written.
     """
     from .ddp import noticing
@@ -84,7 +84,7 @@ def train(
         console = start_log(is_rank_zero(), silent)
         with noticing(), warnings_as_sentences():
             return _train(
-                config, dataset, batch_size, folder, console, resume, repeat, {} if held is None else held, on_end
+                config, dataset, batch_size, folder, console, resume, repeat, {} if cache is None else cache, on_end
             )
     finally:
         stop_log()
@@ -98,7 +98,7 @@ def _train(
     console: Any,
     resume: bool,
     repeat: str | None,
-    held: dict[str, CachedSource],
+    cache: dict[str, CachedSource],
     on_end: Callable[[Path], None] | None,
 ) -> Result:
     from .callbacks import Bar, Saver, Table
@@ -114,16 +114,16 @@ def _train(
     if is_rank_zero():
         begin_folder(folder, config, repeat)
     epochs, steps_per_epoch = schedule.total_epochs(config.optim), len(dataset.train) // batch_size
-    objects = dataset.kind == "objects"
-    lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, objects)
+    about = TASKS[dataset.kind]
+    lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, about.default_lr)
     introduce(config, dataset, network, batch_size, lr, folder)
     _say_where_it_begins(config, dataset, folder, resume, begin if last else None, epochs * steps_per_epoch)
     counts = (len(dataset.train), len(dataset.test))
-    task = make_task(network, config, dataset, lr=lr, steps_per_epoch=steps_per_epoch, at_once=at_once, counts=counts)
+    task = make_module(network, config, dataset, lr=lr, steps_per_epoch=steps_per_epoch, at_once=at_once, counts=counts)
     table, saver = Table(config, steps_per_epoch, folder), Saver(config, steps_per_epoch, folder)
     callbacks = [table, *averaging(config), *stopping(config, task.metric), saver]
     if is_rank_zero() and console.is_terminal and not console.quiet:
-        callbacks.append(Bar(config, steps_per_epoch, console, "clips" if dataset.kind == "videos" else "images"))
+        callbacks.append(Bar(config, steps_per_epoch, console, f"{about.sample}s"))
     trainer = make_trainer(
         config,
         folder,
@@ -138,7 +138,7 @@ def _train(
         gradient_clip_val=config.optim.clip_norm,
         **trainer_options(dataset),
     )
-    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world, held)
+    loaders = Loaders(config, dataset, trainer.strategy.root_device, trainer.global_rank, config.world, cache)
     batches = loaders.train(batch_size, epochs, first=begin.step * config.optim.accumulate)
     tests = loaders.test(at_once, full=False)
     with shared(folder), _stopped_by(saver, trainer):
@@ -149,7 +149,7 @@ def _train(
         trainer.validate(task, tests, verbose=False)
         table.note_test(trainer, task)
         saver.note_test(trainer, task)
-    elif not task.predictions and dataset.kind != "objects":  # the run had ended: ask again, for they are not kept
+    elif not task.predictions and about.classifies:  # the run had ended: ask again, for they are not kept
         trainer.validate(task, tests, verbose=False)
     if dataset.kind == "videos" and dataset.name not in SYNTHETIC:
         table.pass_time()  # of a run that had ended, what was asked again does not count
@@ -201,21 +201,17 @@ def _stopped_by(saver: Any, trainer: Any) -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def make_task(network: nn.Module, config: Config, dataset: Dataset, **options: Any) -> Any:
-    """The Lightning module for what a dataset asks for."""
-    if dataset.kind == "objects":
-        from .detection import Detection
-
+def make_module(network: nn.Module, config: Config, dataset: Dataset, **options: Any) -> Any:
+    """The Lightning module for the task of a dataset."""
+    task = TASKS[dataset.kind]
+    if not task.classifies:
         options |= {"ids": dataset.ids, "scenes": dataset.test}
-        return Detection(network, config, dataset.classes, dataset.kind, **options)
-    from .task import Classification
-
-    return Classification(network, config, dataset.classes, dataset.kind, **options)
+    return task.make_module(network, config, dataset.classes, dataset.kind, **options)
 
 
 def trainer_options(dataset: Dataset) -> dict[str, Any]:
-    """What Lightning's trainer is told of a dataset."""
-    return {"benchmark": False} if dataset.kind == "objects" else {}  # each size of picture would be measured anew
+    """Options of Lightning's trainer for a dataset."""
+    return {} if TASKS[dataset.kind].fixed_size else {"benchmark": False}  # each size would be measured anew
 
 
 def start_of(last: Path | None, config: Config, dataset: Dataset, network: nn.Module) -> Start:
@@ -239,18 +235,15 @@ def start_of(last: Path | None, config: Config, dataset: Dataset, network: nn.Mo
 
 def resolved(config: Config, dataset: Dataset) -> Config:
     """The settings with everything that was left open decided."""
-    networks = {"images": "resnet18", "videos": "c2d_resnet18", "objects": "maskrcnn_resnet50_fpn"}
-    model = dataclasses.replace(config.model, name=config.model.name or networks[dataset.kind])
-    if is_detector(str(model.name)) != (dataset.kind == "objects"):
-        what = "objects to find" if dataset.kind == "objects" else "no objects"
-        raise ValueError(f"model.name = {model.name} does not fit {dataset.name}, which has {what}")
-    if dataset.kind != "objects" and len(dataset.classes) == 1:
-        raise ValueError(f"{config.data.root} has one class, {dataset.classes[0]}, and nothing to tell it from")
-    if {"images": is_video(str(model.name)), "videos": str(model.name).startswith("resnet")}.get(dataset.kind):
-        fits = f"{dataset.name}, which has {dataset.kind}: {networks[dataset.kind]} is one that does"
+    task = TASKS[dataset.kind]
+    model = dataclasses.replace(config.model, name=config.model.name or task.default_network)
+    if not task.fits(str(model.name)):
+        fits = f"{dataset.name}, which has {task.kind}: {task.default_network} is one that does"
         raise ValueError(f"model.name = {model.name} does not fit {fits}")
+    if task.classifies and len(dataset.classes) == 1:
+        raise ValueError(f"{config.data.root} has one class, {dataset.classes[0]}, and nothing to tell it from")
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
-        if refused and dataset.kind == "objects":
+        if refused and not task.fixed_size:
             raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")
     data = decided(dataclasses.replace(config.data, dataset=dataset.name))
     block = f"{model.block}{model.blocks}" if model.block else "plain"

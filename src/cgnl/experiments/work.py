@@ -73,7 +73,7 @@ class Worker:
 
 def make(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
     """Train a network, or go on where it stopped, and write down what a table needs."""
-    train(run.config, resume=True, silent=True, held=held)
+    train(run.config, resume=True, silent=True, cache=held)
     gc.collect()
     save_right(run.folder)
     if run.diagnosed:
