@@ -3,7 +3,7 @@
 import csv
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,16 +154,30 @@ class Death(BaseException):
 
 def dying(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Let the process end in a training batch."""
-    from cgnl.engine.task import Classification
+    from cgnl.engine.loop import Loop
 
-    step = Classification.training_step
+    backward = Loop.backward
 
-    def call(self: Classification, batch: Any, batch_idx: int) -> Tensor:
-        if batch_idx == number:
+    def call(self: Loop, batch: Any, batch_number: int, last_part: bool) -> None:
+        if batch_number == number:
             raise Death
-        return step(self, batch, batch_idx)
+        backward(self, batch, batch_number, last_part)
 
-    monkeypatch.setattr(Classification, "training_step", call)
+    monkeypatch.setattr(Loop, "backward", call)
+
+
+def fake_accuracies(monkeypatch: pytest.MonkeyPatch, accuracies: Iterable[float]) -> None:
+    """Let the tests of a run have these results, one after the other."""
+    from cgnl.engine.tasks import Images
+
+    original, left = Images.end_test, iter(accuracies)
+
+    def end_test(self: Images) -> dict[str, float]:
+        original(self)
+        self.results["test_top1"] = next(left)
+        return self.results
+
+    monkeypatch.setattr(Images, "end_test", end_test)
 
 
 def table(folder: Path) -> list[dict[str, str]]:

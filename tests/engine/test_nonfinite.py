@@ -14,11 +14,10 @@ from cgnl.data.rng import generator
 from cgnl.engine import distributed, schedule
 from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset
-from cgnl.engine.loaders import Loaders, read_again
+from cgnl.engine.loop import Loop
 from cgnl.engine.network import build_network
 from cgnl.engine.nonfinite import Snapshot, Watch, find_cause, first_nonfinite, is_finite
-from cgnl.engine.task import Classification
-from cgnl.engine.trainer import seed_everything
+from cgnl.engine.tasks import Images
 from cgnl.models import NETWORKS
 from tests.engine.conftest import SETTINGS, Tiny, normalized, options, same, table, weights
 
@@ -278,11 +277,11 @@ def test_skip_leaves_the_steps_out(trap, run, bad, of):
     result = run(optim__on_nan="skip", model__dropout=0.0)
     config = load("parts", {**SETTINGS, "model.dropout": 0.0})
     dataset = open_dataset(config.data)
-    seed_everything(0)
+    torch.manual_seed(0)
     network = build_network(config.model, len(dataset.classes)).to(memory_format=torch.channels_last)
     peak = 0.8 * 8 / 256
     sgd = torch.optim.SGD(network.parameters(), lr=peak, momentum=0.9, weight_decay=1e-4)
-    for step, batch in enumerate(Loaders(config, dataset, torch.device("cpu")).train(8, 2)):
+    for step, batch in enumerate(Images(nn.Identity(), config, dataset, CPU).train_batches(8, 2)):
         if step in bad:
             continue
         sgd.param_groups[0]["lr"] = peak * schedule.factor(config.optim, 3, step)
@@ -342,16 +341,16 @@ class Death(BaseException):
 @pytest.fixture
 def die(run, monkeypatch):
     """Train until so many steps have been made."""
-    learn = Classification.learn
+    backward = Loop.backward
 
     def call(at: int, **settings):
-        def dying(self, batch):
-            if self.global_step == at:
+        def dying(self, *batch):
+            if self.step == at:
                 raise Death
-            return learn(self, batch)
+            return backward(self, *batch)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Classification, "learn", dying)
+            patch.setattr(Loop, "backward", dying)
             with pytest.raises(Death):
                 run(**settings)
 
@@ -381,17 +380,6 @@ def test_run_that_skipped_may_go_on_where_it_would_stop(trap, run, die):
     trap(3)
     die(5, optim__on_nan="skip", save_every=4)  # saved after a step that was left out
     assert run(resume=True, optim__on_nan="stop", save_every=4).rows[-1]["skipped"] == 1
-
-
-@pytest.mark.parametrize("number", [0, 4, 5])
-def test_read_again_gives_the_same_batch(number):
-    config = load("parts", {**SETTINGS, "optim.accumulate": 1})
-    loader = Loaders(config, open_dataset(config.data), torch.device("cpu")).train(8, 2)
-    expected = list(loader)[number]
-    again = read_again(loader, number)
-    assert torch.equal(again.pixels, expected.pixels)
-    assert torch.equal(again.labels, expected.labels)
-    assert torch.equal(again.samples, expected.samples)
 
 
 def test_on_nan_refuses_another_word(cgnl, tmp_path):
@@ -467,8 +455,7 @@ def test_steps_on_a_gpu_wait_for_nothing(run, monkeypatch, precision, on_nan, se
 
         monkeypatch.setattr(owner, name, guarded)
 
-    guard(torch.optim.SGD, "step")  # the forward and backward pass happen in it
-    for name in ("on_train_batch_start", "on_train_batch_end", "training_step", "configure_gradient_clipping"):
-        guard(Classification, name)
+    for name in ("backward", "update"):
+        guard(Loop, name)
     run(precision=precision, optim__on_nan=on_nan, data__samples=240, **ON_GPU, **settings)
-    assert calls.count("step") == calls.count("configure_gradient_clipping") == 60
+    assert calls.count("update") == 60

@@ -15,12 +15,24 @@ import torch
 
 from cgnl.commands.train import repeat_by
 from cgnl.commands.train import train as train_command
-from cgnl.engine import callbacks
+from cgnl.engine import loop
 from cgnl.engine.config import load, read_recipe
 from cgnl.engine.datasets import decided, open_dataset
-from cgnl.engine.task import Classification
+from cgnl.engine.loop import Loop
+from cgnl.engine.tasks import Images
 from cgnl.engine.train import fitting_batch, resolved, train
-from tests.engine.conftest import PICTURES, SETTINGS, Death, dying, options, same, table, weights, write_pictures
+from tests.engine.conftest import (
+    PICTURES,
+    SETTINGS,
+    Death,
+    dying,
+    fake_accuracies,
+    options,
+    same,
+    table,
+    weights,
+    write_pictures,
+)
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = {
@@ -64,7 +76,7 @@ def test_train_resume_after_a_death_in_any_step_ends_the_same(run, tmp_path, mon
 def test_train_resume_after_a_death_in_a_test_ends_the_same(run, tmp_path, monkeypatch):
     whole = run(runs=tmp_path / "whole", **RESUMABLE)
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "validation_step", die)
+        patch.setattr(Images, "test_step", die)
         with pytest.raises(Death):
             run(runs=tmp_path / "part", **RESUMABLE)
     assert_same_run(run(resume=True, runs=tmp_path / "part", **RESUMABLE), whole)
@@ -72,7 +84,7 @@ def test_train_resume_after_a_death_in_a_test_ends_the_same(run, tmp_path, monke
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_train_resume_after_a_death_at_any_write_ends_the_same(run, tmp_path, monkeypatch, before):
-    original, whole = callbacks.write, run(runs=tmp_path / "whole", **RESUMABLE)
+    original, whole = loop.write, run(runs=tmp_path / "whole", **RESUMABLE)
     deaths = 0
     for last in itertools.count():
         written = itertools.count()
@@ -85,7 +97,7 @@ def test_train_resume_after_a_death_at_any_write_ends_the_same(run, tmp_path, mo
                 raise Death
 
         with monkeypatch.context() as patch:
-            patch.setattr(callbacks, "write", write)
+            patch.setattr(loop, "write", write)
             try:
                 run(runs=tmp_path / f"{last}", **RESUMABLE)
                 break
@@ -110,16 +122,16 @@ def test_train_resume_may_die_again(run, tmp_path, monkeypatch):
 def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, number):
     settings = {"model__dropout": 0.5}
     whole, handler = run(runs=tmp_path / "whole", **settings), signal.getsignal(number)
-    training_step = Classification.training_step
+    backward = Loop.backward
     for k in range(6):
 
-        def step(self, batch, batch_idx, k=k):
-            if batch_idx == k:
+        def step(self, batch, batch_number, last_part, k=k):
+            if batch_number == k:
                 signal.raise_signal(number)
-            return training_step(self, batch, batch_idx)
+            return backward(self, batch, batch_number, last_part)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Classification, "training_step", step)
+            patch.setattr(Loop, "backward", step)
             with pytest.raises(SystemExit) as stop:
                 run(runs=tmp_path / f"{k}", **settings)
         assert stop.value.code == 130
@@ -135,16 +147,16 @@ def test_train_command_that_was_ended_goes_on(run, cgnl, tmp_path):
 import os, signal, sys, torch
 torch.set_num_threads({torch.get_num_threads()})
 from cgnl.cli import main
-from cgnl.engine.task import Classification
+from cgnl.engine.loop import Loop
 from tests.engine.conftest import register
-import cgnl.engine.trainer
+import cgnl.engine.train
 register()
-original = Classification.training_step
-def step(self, batch, batch_idx):
-    if batch_idx == 3:
+original = Loop.backward
+def step(self, batch, number, last_part):
+    if number == 3:
         os.killpg(0, getattr(signal, self.config.name))  # as a terminal does: the workers get it too
-    return original(self, batch, batch_idx)
-Classification.training_step = step
+    return original(self, batch, number, last_part)
+Loop.backward = step
 for name in ("SIGKILL", "SIGINT"):
     child = os.fork()  # each like a process of its own, which would import for ten seconds
     if not child:
@@ -227,14 +239,7 @@ def test_train_resume_refuses_weights_alone(run):
 
 
 def test_train_says_everything_of_the_last_epoch(run, monkeypatch):
-    accuracies = iter([0.75, 0.5])
-    original = Classification.on_validation_epoch_end
-
-    def end(self):
-        original(self)
-        self.results["test_top1"] = next(accuracies)
-
-    monkeypatch.setattr(Classification, "on_validation_epoch_end", end)
+    fake_accuracies(monkeypatch, [0.75, 0.5])
     folder = run().folder
     lines = (folder / "log.txt").read_text().splitlines()
     written = json.loads((folder / "results.json").read_text())

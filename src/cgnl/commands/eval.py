@@ -3,9 +3,9 @@
 import json as json_module
 from typing import Any
 
+from ..engine.distributed import is_rank_zero
 from ..engine.evaluate import evaluate
 from ..engine.messages import NAMES
-from ..engine.trainer import is_rank_zero
 
 
 def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:

@@ -23,14 +23,13 @@ from ..spelling import first_line
 from .atomic_io import make_folder, remove_parts, write_text
 from .config import Config, build, keys, read_recipe, to_yaml
 from .datasets import decided
+from .distributed import FOLDER
 
 log = logging.getLogger("cgnl")
 
-STARTED_IN = "CGNL_RUN_STARTED_IN"
-"""Environment variable by which a rank tells those it starts where the run is."""
 COMMIT = "CGNL_COMMIT"
 """Environment variable that names the commit where the files have no repository."""
-PACKAGES = ("cgnl", "torch", "torchvision", "lightning", "torchmetrics", "numpy", "pillow", "av", "triton")
+PACKAGES = ("cgnl", "torch", "torchvision", "numpy", "pillow", "av", "triton")
 MAY_CHANGE = {"name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "timeout", "tensorboard"}
 MAY_CHANGE |= {"data.root", "data.lists", "data.annotations", "data.images", "data.test_annotations"}
 MAY_CHANGE |= {"data.test_images", "data.workers", "data.cache", "data.bad_limit", "optim.on_nan"}
@@ -43,8 +42,8 @@ def run_folder(config: Config, resume: bool) -> Path:
     Resumed is the newest run of the name that has these settings and has not ended. If all have ended it is the newest
     of them, and if none has these settings the newest of all, so that what differs can be named.
     """
-    if STARTED_IN in os.environ:
-        return Path(os.environ[STARTED_IN])
+    if FOLDER in os.environ:
+        return Path(os.environ[FOLDER])
     folder = Path(config.runs) / str(config.name)
     rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))  # each rank of a launcher finds it for itself
     beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
@@ -73,18 +72,6 @@ def _number(folder: Path) -> int:
     """2 for ``name-2``, 1 for ``name``."""
     found = re.search(r"-(\d+)$", folder.name)
     return int(found[1]) if found else 1
-
-
-@contextmanager
-def shared(folder: Path) -> Iterator[None]:
-    """Tell the ranks that are started meanwhile which folder it is."""
-    before = os.environ.get(STARTED_IN)
-    os.environ[STARTED_IN] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[STARTED_IN]
 
 
 def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:

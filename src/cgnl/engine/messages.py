@@ -16,7 +16,8 @@ from ..surgery import inserted
 from .atomic_io import write_text
 from .config import Config
 from .datasets import Dataset
-from .tasks import TASKS, percent
+from .tasks import TASKS
+from .tasks.detection import percent
 
 log = logging.getLogger("cgnl")
 

@@ -15,7 +15,7 @@ from ..data.index import UnreadableError
 from ..extras import need
 from .atomic_io import make_folder
 from .checkpoint import Trained
-from .detection import coco_results, set_size
+from .tasks.detection import coco_results, set_size
 
 SURE = 0.5
 """Lowest score of an object that is printed and drawn."""
