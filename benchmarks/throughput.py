@@ -11,26 +11,28 @@ import torch
 
 from cgnl.data.loading import Batch
 from cgnl.engine.config import load
+from cgnl.engine.datasets import Dataset
 from cgnl.engine.network import build_network
-from cgnl.engine.task import Classification
+from cgnl.engine.schedule import make_optimizer
+from cgnl.engine.tasks import Images
 from cgnl.engine.train import train
 
 EPOCHS = 5
 
 
-def resident_speed(task: Classification, size: int, batch_size: int, steps: int = 60) -> float:
+def resident_speed(task: Images, size: int, batch_size: int, steps: int = 60) -> float:
     """Samples a second of the training step on one batch of random pictures."""
     pixels = torch.randint(0, 256, (batch_size, 3, size, size), dtype=torch.uint8, device="cuda")
-    labels = torch.randint(0, len(task.classes), (batch_size,), device="cuda")
+    labels = torch.randint(0, len(task.dataset.classes), (batch_size,), device="cuda")
     batch = Batch(pixels, labels, labels, ())
-    optimizer = task.configure_optimizers()["optimizer"]
+    optimizer = make_optimizer(task.network, task.config.optim, lr=0.01)
     start, warm_up = 0.0, 20
     for step in range(warm_up + steps):
         if step == warm_up:
             torch.cuda.synchronize()
             start = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16):
-            loss = task.training_step(batch, step)
+            loss = task.loss(task.network, batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -46,8 +48,9 @@ def main() -> None:
     speeds = [row["samples_per_second"] for row in result.rows]
     classes = tuple(map(str, range(200)))
     torch.compiler.reset()
-    task = Classification(build_network(config.model, len(classes)), config, classes, "images", lr=0.01)
-    task.cuda().train()
+    network = build_network(config.model, len(classes))
+    task = Images(network, config, Dataset("random", classes, "images", (), ()), torch.device("cuda"))
+    network.compile()
     resident = resident_speed(task, config.data.size, config.optim.batch_size)
     steady = statistics.median(speeds[1:])
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {' '.join(sys.argv[1:])}")

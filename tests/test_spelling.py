@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgnl.spelling import LONGEST, counted, first_line, nearest, printable
+from cgnl.spelling import LONGEST, counted, first_line, format_duration, nearest, printable
 
 
 def test_sentence_is_printed_as_it_is():
@@ -73,3 +73,19 @@ def test_anything_becomes_one_line(text):
 )
 def test_first_line_says_what_went_wrong(error, line):
     assert first_line(error) == line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.2, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3600, "1 h 00 min"),
+        (90061, "25 h 01 min"),
+        (float("nan"), "-"),
+    ],
+)
+def test_format_duration(seconds, expected):
+    assert format_duration(seconds) == expected

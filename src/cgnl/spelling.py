@@ -1,6 +1,7 @@
 """Small helpers for messages: suggestions for misspelt names, plurals, and foreign text on one line."""
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 
 LONGEST_WORD, LONGEST = 300, 2000
@@ -27,6 +28,17 @@ def counted(number: int, thing: str) -> str:
     """``1 class``, ``2 classes``, ``1,000 runs``."""
     ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
     return f"{number:,} {thing}{ending}"
+
+
+def format_duration(seconds: float) -> str:
+    """``42 s``, ``3 min 05 s``, ``1 h 02 min``; a line where nobody knows."""
+    if not math.isfinite(seconds):
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 def printable(text: object) -> str:

@@ -13,8 +13,8 @@ import torch
 
 from benchmarks.fuzz_bombs import bombs
 from cgnl.data import images
-from cgnl.data.images import is_image_file, read_image
-from cgnl.data.index import UnreadableError
+from cgnl.data.images import read_image
+from cgnl.data.index import IMAGE_SUFFIXES, UnreadableError, is_image_file
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -201,7 +201,7 @@ def test_files_of_other_kinds_are_no_images_by_any_name(tmp_path, name):
 
 
 def test_every_suffix_is_of_a_kind_that_is_read(tmp_path):
-    for suffix in images.IMAGE_SUFFIXES:
+    for suffix in IMAGE_SUFFIXES:
         assert read_image(save(tmp_path / f"a{suffix}", Image.fromarray(RGB))).shape == (3, 6, 9)
     pair = save(tmp_path / "pair.jpg", Image.fromarray(RGB), format="MPO", save_all=True)  # as telephones write it
     assert read_image(pair).shape == (3, 6, 9)

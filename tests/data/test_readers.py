@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from cgnl.data.index import NAMED_AT_MOST, Index, Sample
+from cgnl.data.index import NAMED_AT_MOST, VIDEO_SUFFIXES, Index, Sample
 from cgnl.data.readers import (
     LSA64_SIGNS,
     MARKERS,
@@ -23,7 +23,6 @@ from cgnl.data.readers import (
     pets,
     ucf101,
 )
-from cgnl.data.video import VIDEO_SUFFIXES
 from cgnl.engine.config import Data, build
 from cgnl.engine.datasets import open_dataset
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from cgnl.data import images, video
-from cgnl.data.index import UnreadableError
-from cgnl.data.video import VideoInfo, clip_indices, is_video_file, probe, read_frames
+from cgnl.data.index import UnreadableError, is_video_file
+from cgnl.data.video import VideoInfo, clip_indices, probe, read_frames
 
 av = pytest.importorskip("av")
 Image = pytest.importorskip("PIL.Image")

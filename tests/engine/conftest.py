@@ -3,7 +3,7 @@
 import csv
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,38 @@ def options(**settings: Any) -> list[str]:
     given = SETTINGS | {name.replace("__", "."): value for name, value in settings.items()}
     words = {True: "true", False: "false", None: "null"}
     return [f"{n}={words[v] if v is None or isinstance(v, bool) else v}" for n, v in given.items()]
+
+
+class Death(BaseException):
+    """The end of a process."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let the process end in a training batch."""
+    from cgnl.engine.loop import Loop
+
+    backward = Loop.backward
+
+    def call(self: Loop, batch: Any, batch_number: int, last_part: bool) -> None:
+        if batch_number == number:
+            raise Death
+        backward(self, batch, batch_number, last_part)
+
+    monkeypatch.setattr(Loop, "backward", call)
+
+
+def fake_accuracies(monkeypatch: pytest.MonkeyPatch, accuracies: Iterable[float]) -> None:
+    """Let the tests of a run have these results, one after the other."""
+    from cgnl.engine.tasks import Images
+
+    original, left = Images.end_test, iter(accuracies)
+
+    def end_test(self: Images) -> dict[str, float]:
+        original(self)
+        self.results["test_top1"] = next(left)
+        return self.results
+
+    monkeypatch.setattr(Images, "end_test", end_test)
 
 
 def table(folder: Path) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import importlib
 import io
 from typing import Any
 
-from cgnl.engine.precision import NUMBERS
+from cgnl.engine.tasks.detection import COCO_NUMBERS
 
 api: Any = importlib.import_module("pycocotools.mask")  # its types are narrower than what it takes
 COCO: Any = importlib.import_module("pycocotools.coco").COCO
@@ -31,5 +31,5 @@ def by_pycocotools(truth: dict[str, Any], results: list[dict[str, Any]]) -> dict
             evaluation.evaluate()
             evaluation.accumulate()
             evaluation.summarize()
-        numbers |= {f"{name}_{n}": float(v) for n, v in zip(NUMBERS, evaluation.stats, strict=True)}
+        numbers |= {f"{name}_{n}": float(v) for n, v in zip(COCO_NUMBERS, evaluation.stats, strict=True)}
     return numbers

@@ -21,10 +21,10 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import torch
 
-from cgnl.engine import callbacks, checkpoint
+from cgnl.engine import checkpoint, loop
 from cgnl.engine import train as training
 from cgnl.engine.config import load
-from cgnl.engine.task import Classification
+from cgnl.engine.tasks import Images
 from tests.engine.conftest import SETTINGS
 
 RUN = SETTINGS | {"optim.epochs": 5, "model.dropout": 0.5, "save_every": 1}
@@ -92,20 +92,20 @@ def train(runs: Path, resume: bool = False) -> Path:
 def undisturbed(runs: Path) -> Undisturbed:
     """Train without a kill, in this process. The second time shows how long it takes where nothing is done first."""
     sizes: list[int] = []
-    original = callbacks.write
+    original = loop.write
 
     def write(content: Any, path: Path) -> None:
         original(content, path)
         sizes.append(path.stat().st_size)
 
     train(runs / "first")
-    callbacks.write = write
+    loop.write = write
     try:
         began = time.perf_counter()
         folder = train(runs / "whole")
         return Undisturbed(folder, time.perf_counter() - began, len(sizes), max(sizes))
     finally:
-        callbacks.write = original
+        loop.write = original
 
 
 def experiment(seed: int, number: int, runs: Path, whole: Undisturbed) -> Figures:
@@ -184,7 +184,7 @@ def tell_phases(tell: Callable[[str], None], blow: Blow, whole: Undisturbed) -> 
 
         setattr(owner, name, call)
 
-    original, count = callbacks.write, itertools.count()
+    original, count = loop.write, itertools.count()
 
     def write(content: Any, path: Path) -> None:
         hit = next(count) == blow.write
@@ -194,10 +194,10 @@ def tell_phases(tell: Callable[[str], None], blow: Blow, whole: Undisturbed) -> 
         if hit:
             die()
 
-    callbacks.write = write
-    around(callbacks, "write", "checkpoint writing", "a step")
-    around(Classification, "on_train_batch_start", "a step")
-    around(Classification, "on_validation_epoch_start", "a test")
+    loop.write = write
+    around(loop, "write", "checkpoint writing", "a step")
+    around(loop.Loop, "backward", "a step")
+    around(Images, "start_test", "a test")
     around(training, "save_predictions", "the end")
 
 

@@ -4,21 +4,25 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from filelock import FileLock
 
 from cgnl.data.synthetic import SYNTHETIC
+from cgnl.engine import distributed
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TRAIN_SEED
+from cgnl.engine.distributed import current_rank, find_accelerator, master_address, noticing, watch
 from cgnl.engine.network import build_network
-from cgnl.engine.trainer import seed_everything
 from tests.engine.conftest import SETTINGS, normalized, options, table, weights
+from tests.engine.kills import fork
 
 ROOT = Path(__file__).parents[2]
 SEVERAL = {**SETTINGS, "model.name": "tiny_group", "model.dropout": 0.0, "data.samples": 52, "save_every": 5}
@@ -47,12 +51,12 @@ def none_is_left():  # a thread that talks to other processes would abort Python
 import torch
 torch.set_num_threads(1)
 from cgnl.cli import main
-from cgnl.engine import callbacks
+from cgnl.engine import loop
 from cgnl.engine.config import load
 from cgnl.engine.train import train
 from tests.engine.conftest import register
 register()
-write = callbacks.write
+write = loop.write
 
 def copying(checkpoint, path):  # keep the checkpoint in the middle of the second epoch
     write(checkpoint, path)
@@ -61,7 +65,7 @@ def copying(checkpoint, path):  # keep the checkpoint in the middle of the secon
         folder.mkdir(exist_ok=True)
         shutil.copy(path, folder / "last.ckpt")
 
-callbacks.write = copying
+loop.write = copying
 for settings, resume in json.loads(sys.argv[1]):
     last = train(load("parts", settings), resume).folder / "last.ckpt"
 print("MARK", flush=True)
@@ -76,19 +80,24 @@ import torch
 torch.set_num_threads(1)
 from cgnl.cli import main
 from cgnl.data.transforms import generator
-from cgnl.engine.task import Classification
+from cgnl.engine.distributed import is_rank_zero
+from cgnl.engine.loop import Loop
+from cgnl.engine.tasks import Images
 from tests.engine.conftest import register
 register()
-learn = Classification.learn
+backward, compute_loss = Loop.backward, Images.loss
 
-def faulty(self, batch):
-    if self.config.name == "killed" and self.global_rank == 1 and self.global_step == 7:
+def deadly(self, *batch):
+    if self.config.name == "killed" and not is_rank_zero() and self.step == 7:
         os.kill(os.getpid(), signal.SIGKILL)
-    loss = learn(self, batch)
+    backward(self, *batch)
+
+def faulty(self, model, batch):
+    loss = compute_loss(self, model, batch)
     bad = self.config.name == "nan" and torch.initial_seed() == generator(0, 3, 1).initial_seed()
     return loss * float("nan") if bad else loss
 
-Classification.learn = faulty
+Loop.backward, Images.loss = deadly, faulty
 if "TORCHELASTIC_RUN_ID" in os.environ:
     assert main(["train", "parts", "name=nan", *sys.argv[1:]]) == 2
 sys.exit(main(["train", "parts", "name=killed", *sys.argv[1:]]))
@@ -205,7 +214,7 @@ def test_train_in_processes_speaks_once(launched):
 
 def test_train_in_processes_sums_the_gradients_of_all_samples(torchrun):
     config = load("parts", ONE_STEP)
-    seed_everything(config.seed)
+    torch.manual_seed(config.seed)
     network = build_network(config.model, 12)
     samples = [SYNTHETIC["parts"][1](TRAIN_SEED, index) for index in range(8)]
     labels = torch.tensor([sample.label for sample in samples])
@@ -257,3 +266,87 @@ def test_train_that_lost_a_process_of_torchrun_ends(tmp_path):
     assert torch.load(tmp_path / "killed" / "last.ckpt", weights_only=True)["global_step"] == 6
     said = "cgnl train: step 4: the loss is nan, though the output of every module is finite: lower optim.lr"
     assert ended.stderr.count(said) == 2  # each process, though only one of them has seen it
+
+
+def test_find_accelerator_refuses_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert find_accelerator(load()) == "cpu"
+    with pytest.raises(ValueError, match="1 GPU asked for, but there are 0"):
+        find_accelerator(load(None, {"accelerator": "gpu"}))
+
+
+def test_find_accelerator_refuses_more_gpus_than_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert find_accelerator(load(None, {"devices": 2})) == "cuda"
+    with pytest.raises(ValueError, match="3 GPUs asked for, but there are 2"):
+        find_accelerator(load(None, {"accelerator": "gpu", "devices": 3}))
+
+
+def test_find_accelerator_refuses_to_train_in_every_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    find_accelerator(load(None, {"devices": 2, "nodes": 2, "accelerator": "cpu"}))
+    with pytest.raises(ValueError, match=r"4 processes were started, but devices x nodes = 1$"):
+        find_accelerator(load())
+
+
+def test_several_machines_are_started_by_others(run):
+    with pytest.raises(ValueError, match="nodes = 2"):
+        run(nodes=2)
+
+
+SLURM = {"NTASKS": "4", "JOB_NAME": "cgnl", "PROCID": "3", "LOCALID": "1", "JOB_ID": "1234567"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [("gpu7", "gpu7"), ("gpu[03-08]", "gpu03"), ("gpu[2,5-8],cpu1", "gpu2"), ("a1,b2", "a1"), ("n-[12]", "n-12")],
+)
+def test_current_rank_under_slurm(monkeypatch, hosts, first):
+    for name, value in {**SLURM, "NODELIST": hosts}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert current_rank() == (3, 1, 4)
+    assert master_address() == f"{first}:19567"
+    monkeypatch.setenv("SLURM_JOB_NAME", "bash")  # a shell on one of the machines
+    assert current_rank() == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"),
+        dist.DistBackendError("NCCL communicator was aborted"),
+        dist.DistStoreError("Timed out after 9 seconds waiting for clients"),
+    ],
+)
+def test_noticing_says_that_a_process_was_lost(monkeypatch, error):
+    monkeypatch.setattr(distributed, "_noticed", distributed.threading.Event())
+    with pytest.raises(ConnectionError, match="another process of the run has ended"), noticing():
+        raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), ValueError("gloo")])
+def test_noticing_leaves_other_errors_alone(error):
+    with pytest.raises(type(error), match=str(error)), noticing():
+        raise error
+
+
+def lose(noticed: bool) -> None:
+    """Lose another process after a moment, while this one waits for something."""
+    distributed.GRACE = 0.0
+    if noticed:
+        distributed._noticed.set()
+    moments = iter([False, True])
+    watch(lambda: next(moments))
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_watch_ends_a_process_that_waits(capfd, noticed):
+    assert fork(lambda: lose(noticed)) == 2
+    assert capfd.readouterr().err == ("" if noticed else f"cgnl: {distributed.LOST}\n")
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_timeout_must_be_more_than_nothing(run, timeout):
+    with pytest.raises(ValueError, match=f"timeout = {float(timeout)} must be more than 0"):
+        run(timeout=timeout)

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from cgnl.data import sources
-from cgnl.engine.task import Classification
+from cgnl.engine.loop import Loop
+from cgnl.engine.tasks import Images
 from tests.engine.conftest import (
     PICTURES,
     VIDEOS,
@@ -101,13 +102,13 @@ def test_train_with_workers_names_the_same_broken_pictures(train, data, tmp_path
 
 
 def test_train_goes_on_when_a_picture_goes_away(train, data, folder, monkeypatch):
-    original = Classification.on_validation_epoch_end
+    original = Images.end_test
 
     def end(self):
-        original(self)
         (data / "train" / "a" / "0.jpg").unlink(missing_ok=True)
+        return original(self)
 
-    monkeypatch.setattr(Classification, "on_validation_epoch_end", end)
+    monkeypatch.setattr(Images, "end_test", end)
     assert train(data)[0] == 0
     assert f"{data / 'train' / 'a' / '0.jpg'} cannot be read: No such file" in (folder / "log.txt").read_text()
 
@@ -198,14 +199,14 @@ def test_train_on_a_full_disk_keeps_the_checkpoint_before(train, data, folder, m
 
 def test_train_beyond_the_largest_file_allowed_keeps_the_checkpoint_before(train, data, folder, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    original = Classification.training_step
+    original = Loop.backward
 
-    def step(self, batch, batch_idx):
-        if batch_idx == 3:
+    def step(self, batch, number, last_part):
+        if number == 3:
             resource.setrlimit(resource.RLIMIT_FSIZE, ((folder / "last.ckpt").stat().st_size // 2, limits[1]))
-        return original(self, batch, batch_idx)
+        return original(self, batch, number, last_part)
 
-    monkeypatch.setattr(Classification, "training_step", step)
+    monkeypatch.setattr(Loop, "backward", step)
     try:
         status, _, err = train(data, save_every=1)
     finally:
@@ -235,14 +236,14 @@ def test_train_goes_on_after_a_full_disk(train, data, folder, tmp_path, monkeypa
 
 def limit_files_from_batch(monkeypatch, number: int, size: int) -> None:
     """Let no file grow beyond a size from a batch on."""
-    original, hard = Classification.learn, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    original, hard = Loop.backward, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 
-    def learn(self, batch):
-        if self.global_step == number:
+    def step(self, *batch):
+        if self.step == number:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-        return original(self, batch)
+        return original(self, *batch)
 
-    monkeypatch.setattr(Classification, "learn", learn)
+    monkeypatch.setattr(Loop, "backward", step)
 
 
 @pytest.fixture

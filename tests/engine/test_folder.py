@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import subprocess
 import warnings
 from importlib import metadata
@@ -12,14 +11,13 @@ import torch
 
 from cgnl.engine.config import load, plain
 from cgnl.engine.datasets import short_side_in_test
+from cgnl.engine.distributed import FOLDER
 from cgnl.engine.folder import (
-    STARTED_IN,
     check_same,
     commit,
     environment,
     open_log,
     run_folder,
-    shared,
     start_log,
     warnings_as_sentences,
 )
@@ -95,17 +93,9 @@ def test_run_folder_of_a_launcher_is_not_written_over(begin, monkeypatch):
     assert begin(resume=True) == "run"
 
 
-def test_shared_names_the_folder_to_processes_that_are_started_meanwhile(tmp_path):
-    with shared(tmp_path / "run-7"):
-        assert run_folder(load(None, {"name": "run", "runs": str(tmp_path)}), False) == tmp_path / "run-7"
-    assert STARTED_IN not in os.environ
-
-
-def test_shared_leaves_what_its_own_parent_named(tmp_path, monkeypatch):
-    monkeypatch.setenv(STARTED_IN, str(tmp_path / "run"))
-    with shared(tmp_path / "run"):
-        pass
-    assert os.environ[STARTED_IN] == str(tmp_path / "run")
+def test_run_folder_of_a_rank_that_was_started_is_that_of_rank_zero(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path / "run-7"))
+    assert run_folder(load(None, {"name": "run", "runs": str(tmp_path)}), False) == tmp_path / "run-7"
 
 
 FREE = {

@@ -9,7 +9,7 @@ import torch
 
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
-from cgnl.engine.task import Classification
+from cgnl.engine.schedule import parameter_groups
 from cgnl.heads import KINDS, second_order_pools
 from tests.engine.conftest import options, write_pictures
 
@@ -52,12 +52,12 @@ def test_new_layers_are_head_and_classifier(kind):
 
     settings = {"model.name": "resnet18", "model.head": kind, "model.reduced": 8, "model.block": None}
     config = load(None, settings | {"optim.new_layers": 5.0})
-    task = Classification(build_network(config.model, 3), config, ("a", "b", "c"), "images", lr=0.1)
-    old, new = task.parameter_groups()
-    names = {id(p): name.partition(".")[0] for name, p in task.network.named_parameters()}
+    network = build_network(config.model, 3)
+    old, new = parameter_groups(network, config.optim, lr=0.1)
+    names = {id(p): name.partition(".")[0] for name, p in network.named_parameters()}
     assert {names[id(p)] for p in new["params"]} == {"avgpool", "fc"}
     assert {names[id(p)] for p in old["params"]}.isdisjoint({"avgpool", "fc"})
-    assert new["lr"] == pytest.approx(0.5)
+    assert new["initial_lr"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

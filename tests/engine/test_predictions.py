@@ -9,7 +9,7 @@ import torch
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.datasets import open_dataset
 from cgnl.engine.predictions import Prediction, ranked, read_predictions
-from cgnl.engine.task import Classification
+from cgnl.engine.tasks import Images
 
 from .conftest import PICTURES, VIDEOS, normalized, video_input, views_by_hand, write_frame_folders, write_pictures
 
@@ -46,9 +46,9 @@ def test_ranked_of_fewer_classes_than_asked_for():
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["images", "videos"])
 def test_predictions_agree_with_the_result(run, tmp_path, monkeypatch, kind, tied):
-    original = Classification.forward
+    original = Images.logits
     if tied:
-        monkeypatch.setattr(Classification, "forward", lambda self, pixels: original(self, pixels).round())
+        monkeypatch.setattr(Images, "logits", lambda *given: original(*given).round())
     settings: dict = {"data__samples": 400, "optim__lr": 0.1}
     if kind == "videos":
         write_frame_folders(tmp_path / "videos", count=20)

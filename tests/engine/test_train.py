@@ -13,12 +13,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgnl.engine import callbacks
+from cgnl.engine import loop
 from cgnl.engine.config import load, read_recipe
 from cgnl.engine.datasets import decided, open_dataset
-from cgnl.engine.task import Classification
+from cgnl.engine.loop import Loop
+from cgnl.engine.tasks import Images
 from cgnl.engine.train import fitting_batch, resolved, train
-from tests.engine.conftest import PICTURES, SETTINGS, options, same, table, weights, write_pictures
+from tests.engine.conftest import (
+    PICTURES,
+    SETTINGS,
+    Death,
+    dying,
+    fake_accuracies,
+    options,
+    same,
+    table,
+    weights,
+    write_pictures,
+)
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = {
@@ -34,19 +46,8 @@ VARIANTS = {
 RESUMABLE = {"save_every": 2, "model__dropout": 0.5}
 
 
-class Death(BaseException):
-    """The end of a process."""
-
-
-def dying(step, number: int):
-    """A step of ``Classification`` that ends the process in a batch."""
-
-    def call(self, batch, batch_idx):
-        if batch_idx == number:
-            raise Death
-        return step(self, batch, batch_idx)
-
-    return call
+def die(*_):
+    raise Death
 
 
 def assert_same_run(one, other):
@@ -64,7 +65,7 @@ def test_train_resume_after_a_death_in_any_step_ends_the_same(run, tmp_path, mon
     assert batches >= 6
     for k in range(batches):
         with monkeypatch.context() as patch:
-            patch.setattr(Classification, "training_step", dying(Classification.training_step, k))
+            dying(patch, k)
             with pytest.raises(Death):
                 run(runs=tmp_path / f"{k}", **settings)
         assert_same_run(run(resume=True, runs=tmp_path / f"{k}", **settings), whole)
@@ -73,7 +74,7 @@ def test_train_resume_after_a_death_in_any_step_ends_the_same(run, tmp_path, mon
 def test_train_resume_after_a_death_in_a_test_ends_the_same(run, tmp_path, monkeypatch):
     whole = run(runs=tmp_path / "whole", **RESUMABLE)
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "validation_step", dying(Classification.validation_step, 0))
+        patch.setattr(Images, "test_step", die)
         with pytest.raises(Death):
             run(runs=tmp_path / "part", **RESUMABLE)
     assert_same_run(run(resume=True, runs=tmp_path / "part", **RESUMABLE), whole)
@@ -81,7 +82,7 @@ def test_train_resume_after_a_death_in_a_test_ends_the_same(run, tmp_path, monke
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_train_resume_after_a_death_at_any_write_ends_the_same(run, tmp_path, monkeypatch, before):
-    original, whole = callbacks.write, run(runs=tmp_path / "whole", **RESUMABLE)
+    original, whole = loop.write, run(runs=tmp_path / "whole", **RESUMABLE)
     deaths = 0
     for last in itertools.count():
         written = itertools.count()
@@ -94,7 +95,7 @@ def test_train_resume_after_a_death_at_any_write_ends_the_same(run, tmp_path, mo
                 raise Death
 
         with monkeypatch.context() as patch:
-            patch.setattr(callbacks, "write", write)
+            patch.setattr(loop, "write", write)
             try:
                 run(runs=tmp_path / f"{last}", **RESUMABLE)
                 break
@@ -108,7 +109,7 @@ def test_train_resume_may_die_again(run, tmp_path, monkeypatch):
     whole = run(runs=tmp_path / "whole", **RESUMABLE)
     for k in range(6):
         with monkeypatch.context() as patch:
-            patch.setattr(Classification, "training_step", dying(Classification.training_step, k))
+            dying(patch, k)
             with pytest.raises(Death):
                 run(resume=k > 0, runs=tmp_path / "part", **RESUMABLE | {"save_every": 1})
     settings = RESUMABLE | {"save_every": 1}
@@ -119,16 +120,16 @@ def test_train_resume_may_die_again(run, tmp_path, monkeypatch):
 def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, number):
     settings = {"model__dropout": 0.5}
     whole, handler = run(runs=tmp_path / "whole", **settings), signal.getsignal(number)
-    training_step = Classification.training_step
+    backward = Loop.backward
     for k in range(6):
 
-        def step(self, batch, batch_idx, k=k):
-            if batch_idx == k:
+        def step(self, batch, batch_number, last_part, k=k):
+            if batch_number == k:
                 signal.raise_signal(number)
-            return training_step(self, batch, batch_idx)
+            return backward(self, batch, batch_number, last_part)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Classification, "training_step", step)
+            patch.setattr(Loop, "backward", step)
             with pytest.raises(SystemExit) as stop:
                 run(runs=tmp_path / f"{k}", **settings)
         assert stop.value.code == 130
@@ -144,16 +145,16 @@ def test_train_command_that_was_ended_goes_on(run, cgnl, tmp_path):
 import os, signal, sys, torch
 torch.set_num_threads({torch.get_num_threads()})
 from cgnl.cli import main
-from cgnl.engine.task import Classification
+from cgnl.engine.loop import Loop
 from tests.engine.conftest import register
-import cgnl.engine.trainer
+import cgnl.engine.train
 register()
-original = Classification.training_step
-def step(self, batch, batch_idx):
-    if batch_idx == 3:
+original = Loop.backward
+def step(self, batch, number, last_part):
+    if number == 3:
         os.killpg(0, getattr(signal, self.config.name))  # as a terminal does: the workers get it too
-    return original(self, batch, batch_idx)
-Classification.training_step = step
+    return original(self, batch, number, last_part)
+Loop.backward = step
 for name in ("SIGKILL", "SIGINT"):
     child = os.fork()  # each like a process of its own, which would import for ten seconds
     if not child:
@@ -236,14 +237,7 @@ def test_train_resume_refuses_weights_alone(run):
 
 
 def test_train_says_everything_of_the_last_epoch(run, monkeypatch):
-    accuracies = iter([0.75, 0.5])
-    original = Classification.on_validation_epoch_end
-
-    def end(self):
-        original(self)
-        self.results["test_top1"] = next(accuracies)
-
-    monkeypatch.setattr(Classification, "on_validation_epoch_end", end)
+    fake_accuracies(monkeypatch, [0.75, 0.5])
     folder = run().folder
     lines = (folder / "log.txt").read_text().splitlines()
     written = json.loads((folder / "results.json").read_text())
@@ -280,7 +274,7 @@ def test_train_resume_takes_the_newest_run(run, monkeypatch):
     first = run()
     before = (first.folder / "last.ckpt").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "training_step", dying(Classification.training_step, 5))
+        dying(patch, 5)
         with pytest.raises(Death):
             run()
     second = run(resume=True).folder
@@ -322,7 +316,7 @@ def test_train_resume_refuses_other_settings(run, setting, sentence):
 def test_train_resume_goes_on_with_what_may_change(run, tmp_path, monkeypatch, setting):
     whole = run(runs=tmp_path / "whole", **RESUMABLE)
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "training_step", dying(Classification.training_step, 4))
+        dying(patch, 4)
         with pytest.raises(Death):
             run(**RESUMABLE)
     part = run(resume=True, **RESUMABLE | setting)
@@ -354,7 +348,7 @@ def test_train_resume_of_a_run_that_ran_out_of_patience_changes_nothing(run):
 def test_train_resume_without_a_checkpoint_begins_anew(run, tmp_path, monkeypatch):
     whole = run(runs=tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "training_step", dying(Classification.training_step, 0))
+        dying(patch, 0)
         with pytest.raises(Death):
             run(runs=tmp_path / "part")
     part = run(resume=True, runs=tmp_path / "part")

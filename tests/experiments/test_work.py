@@ -20,19 +20,19 @@ import sys
 import torch
 torch.set_num_threads(1)
 from cgnl.cli import main
-from cgnl.engine import callbacks, train
+from cgnl.engine import train
 from tests.engine import conftest as networks
 from tests.experiments import conftest as tables
 networks.register()
 tables.register()
-begun = train._train
+begun = train.setup
 
 def noted(config, *rest):  # a line for each run that is begun
     with open("begun.txt", "a") as file:
         file.write(f"{config.name}\\n")
     return begun(config, *rest)
 
-train._train = noted
+train.setup = noted
 
 def command(*words):
     return main(["reproduce", "toy", "--seeds", "2", "--output", "out", *words])
@@ -43,7 +43,7 @@ if __name__ == "__main__":
 FORKED = """
 import os
 import script
-import cgnl.engine.trainer
+import cgnl.engine.train
 
 for number in range(3):
     child = os.fork()  # each like a process of its own, which would import for ten seconds

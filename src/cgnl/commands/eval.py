@@ -15,9 +15,9 @@ def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> No
         json: print JSON.
         settings: Change settings of the training, as in: cgnl eval last.ckpt data.root=elsewhere data.test_clips=5
     """
+    from ..engine.distributed import is_rank_zero
     from ..engine.evaluate import evaluate
     from ..engine.messages import NAMES
-    from ..engine.trainer import is_rank_zero
 
     paths = [checkpoint, *more]
     results = []

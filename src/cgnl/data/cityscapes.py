@@ -13,8 +13,8 @@ import torch
 
 from ..extras import need
 from .detection import encode
-from .images import check_size, is_image_file, read_image
-from .index import UnreadableError, new_folder
+from .images import check_size, read_image
+from .index import UnreadableError, is_image_file, new_folder
 from .shrink import write_whole
 
 CLASSES = {"person": 24, "rider": 25, "car": 26, "truck": 27, "bus": 28, "train": 31, "motorcycle": 32, "bicycle": 33}

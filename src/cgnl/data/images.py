@@ -2,8 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Set
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +13,6 @@ from .index import UnreadableError
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that are read, whatever the file name says. Not AVIF: its frames may be larger than the header says."""
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-OTHER_SUFFIXES = frozenset({".avif", ".heic", ".heif", ".jp2", ".jxl"})
-"""Image formats that are not read."""
 MAX_PIXELS = 89_478_485
 """Larger images are refused by their header; the limit at which Pillow warns. WebP gets half, because its decoder keeps
 four copies and 34 bytes are enough to ask for them."""
@@ -24,17 +20,6 @@ BAND = 2**22
 """Pixels converted at a time, so that copies of a large image take little memory."""
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # problems with a file are reported once, by us
-
-
-def is_image_file(path: Path | str) -> bool:
-    """Whether the name is that of an image. Hidden files, such as ``._cat.jpg``, are not."""
-    return has_suffix(path, IMAGE_SUFFIXES)
-
-
-def has_suffix(path: Path | str, suffixes: Set[str]) -> bool:
-    """Whether a file has one of these suffixes, in either case, and is not hidden."""
-    name = PurePath(path)
-    return name.suffix.lower() in suffixes and not name.name.startswith(".")
 
 
 def read_image(path: Path | str) -> Tensor:

@@ -2,16 +2,39 @@
 
 import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Set
 from dataclasses import dataclass, replace
-from pathlib import Path, PureWindowsPath
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any, Literal, NamedTuple
 
 from ..spelling import first_line, printable
 
 Kind = Literal["images", "videos", "objects"]
 """Classify images, classify videos, or detect objects in images."""
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+OTHER_SUFFIXES = frozenset({".avif", ".heic", ".heif", ".jp2", ".jxl"})
+"""Image formats that are not read."""
+VIDEO_SUFFIXES = frozenset(
+    {".3gp", ".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv"}
+)
 NAMED_AT_MOST = 10
 """Problems of a kind that are described one by one; the rest are counted."""
+
+
+def is_image_file(path: Path | str) -> bool:
+    """Whether the name is that of an image. Hidden files, such as ``._cat.jpg``, are not."""
+    return has_suffix(path, IMAGE_SUFFIXES)
+
+
+def has_suffix(path: Path | str, suffixes: Set[str]) -> bool:
+    """Whether a file has one of these suffixes, in either case, and is not hidden."""
+    name = PurePath(path)
+    return name.suffix.lower() in suffixes and not name.name.startswith(".")
+
+
+def is_video_file(path: Path | str) -> bool:
+    """Whether the name is that of a video file. Hidden files are not."""
+    return has_suffix(path, VIDEO_SUFFIXES)
 
 
 class UnreadableError(ValueError):

@@ -11,9 +11,17 @@ from typing import Any
 
 from ..spelling import counted
 from .coco import coco
-from .images import OTHER_SUFFIXES, is_image_file
-from .index import NAMED_AT_MOST, Index, Kind, Sample, existing_folder, inside
-from .video import is_video_file
+from .index import (
+    NAMED_AT_MOST,
+    OTHER_SUFFIXES,
+    Index,
+    Kind,
+    Sample,
+    existing_folder,
+    inside,
+    is_image_file,
+    is_video_file,
+)
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 MARKERS = {

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from ..extras import need
-from .images import is_image_file, to_image
-from .index import UnreadableError, existing_folder, new_folder
-from .video import is_video_file, probe, read_frames
+from .images import to_image
+from .index import UnreadableError, existing_folder, is_image_file, is_video_file, new_folder
+from .video import probe, read_frames
 
 SETTINGS = ".cgnl-shrink.json"
 """File in the copy that says how it was made, so that copies with other settings are not mixed into it."""

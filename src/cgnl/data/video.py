@@ -17,12 +17,9 @@ import torch
 from torch import Tensor
 
 from ..extras import need
-from .images import MAX_PIXELS, check_size, has_suffix, is_empty, is_image_file, read_image, resize_by_area
-from .index import UnreadableError
+from .images import MAX_PIXELS, check_size, is_empty, read_image, resize_by_area
+from .index import UnreadableError, is_image_file
 
-VIDEO_SUFFIXES = frozenset(
-    {".3gp", ".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv"}
-)
 MAX_FRAMES = 10**6
 """Longest video: eleven hours."""
 MAX_BYTES = 2 * 2**30
@@ -58,11 +55,6 @@ class VideoInfo:
     """Whether the decoder may show frames in another order."""
     rate: Fraction | None = field(default=None, repr=False, compare=False)
     """Frames per second, if the file says it."""
-
-
-def is_video_file(path: Path | str) -> bool:
-    """Whether the name is that of a video file. Hidden files are not."""
-    return has_suffix(path, VIDEO_SUFFIXES)
 
 
 def probe(path: Path | str) -> VideoInfo:

@@ -1,1 +1,1 @@
-"""Train, evaluate and predict. The only room that knows Lightning."""
+"""Train, evaluate and predict."""

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,11 +15,12 @@ from .atomic_io import whole_file
 from .config import Config, build
 from .datasets import view_in_test
 from .network import build_network, check_input
+from .tasks import TASKS, Task
 
 PREFIX = "network."
-"""Of the network's entries among the weights."""
+"""Of the names of weights."""
 EXPORTED = (".onnx", ".pt2", ".safetensors")
-"""What ``cgnl export`` writes; a folder of its has a ``config.json``."""
+"""Files of ``cgnl export``; its folders have a ``config.json``."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,12 @@ class Trained:
     chosen: bool = False
     """Whether it was chosen, among the epochs of its run, by its own test."""
     ids: tuple[int, ...] = ()
-    """COCO's numbers of the classes, of a network that finds objects."""
+    """COCO's numbers of the classes, of a detector."""
+
+    @property
+    def task(self) -> type[Task]:
+        """Samples, metric and wording of what it was trained for."""
+        return TASKS[self.kind]
 
 
 def write(checkpoint: Mapping[str, Any], path: Path) -> None:
@@ -54,10 +60,10 @@ def read(path: Path | str) -> dict[str, Any]:
         raise ValueError(f"{path} is a folder{hint}")
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    path.open("rb").close()  # one that cannot be read is the system's to explain
+    path.open("rb").close()  # raises OSError if it may not be read
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # there is no end to what a broken file makes it raise
+    except Exception:  # a broken file raises almost anything
         raise ValueError(f"{path} is not a whole checkpoint") from None
     if not isinstance(checkpoint, dict) or "cgnl" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of cgnl train")
@@ -65,10 +71,7 @@ def read(path: Path | str) -> dict[str, Any]:
 
 
 def open_trained(path: Path | str) -> Trained:
-    """The network of a checkpoint, ready to be used.
-
-    What the checkpoint says of it is tried on the meta device first, where it costs nothing to be wrong.
-    """
+    """The network of a checkpoint, ready to be used; a wrong description fails on the meta device, at no cost."""
     checkpoint = read(path)
     weights, about = weights_of(checkpoint, path), described(checkpoint["cgnl"], path)
     try:
@@ -84,27 +87,24 @@ def open_trained(path: Path | str) -> Trained:
 
 
 def described(about: Any, path: Path | str, settings: str = "config") -> Trained:
-    """What a file says of its network, as far as it is one that there can be; the network itself is still missing."""
+    """What a file says of its network, which itself is still missing."""
     try:
         config, kind, classes, ids = build(about[settings]), about["kind"], about["classes"], about.get("ids", ())
         named = isinstance(classes, list | tuple) and {str} >= set(map(type, classes)) and {int} >= set(map(type, ids))
-        if kind not in get_args(Kind) or not named:
+        if kind not in TASKS or not named:
             raise ValueError("its classes are not named")
         view_in_test(config.data, kind)
         return Trained(nn.Identity(), tuple(classes), kind, config, bool(about.get("chosen")), tuple(ids))
-    except (AttributeError, KeyError, TypeError):
-        raise ValueError(f"{path} does not describe a network: what was written about it is damaged") from None
-    except ValueError as error:
-        raise ValueError(f"{path} does not describe a network: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = error if isinstance(error, ValueError) else "what was written about it is damaged"
+        raise ValueError(f"{path} does not describe a network: {reason}") from None
 
 
 def check_names(trained: Trained, path: Path | str) -> None:
-    """Refuse a network that finds objects, where one is wanted that names samples."""
-    if trained.kind == "objects":
-        raise ValueError(
-            f"{path} finds objects, and this is for networks that name pictures or clips; "
-            "from Python, cgnl.explain.attention takes any network"
-        )
+    """Raise for detectors."""
+    if not trained.task.classifies:
+        other = "from Python, cgnl.explain.attention takes any network"
+        raise ValueError(f"{path} finds objects, and this is for networks that name pictures or clips; {other}")
 
 
 def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:

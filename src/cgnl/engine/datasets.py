@@ -1,4 +1,4 @@
-"""From settings to samples and the views of them."""
+"""From settings to samples, and to views of them."""
 
 import dataclasses
 import inspect
@@ -15,7 +15,8 @@ from .config import LONGEST_SIDE, SYNTHETIC, Data, dataset_name
 
 TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
 TRAIN_SEED, TEST_SEED, VALIDATION_SEED = 0, 1, 2
-"""Of the embedded datasets, which are the same for every run."""
+SEEDS = {"train": TRAIN_SEED, "test": TEST_SEED, "validation": VALIDATION_SEED}
+"""Of the synthetic datasets, which are the same for every run."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,8 @@ def open_dataset(data: Data) -> Dataset:
     """Find the samples; nothing is decoded."""
     name = dataset_name(data)
     if name in SYNTHETIC:
-        train, fewer = SyntheticSource(name, TRAIN_SEED, data.samples), max(1, data.samples // 4)
-        seed = VALIDATION_SEED if data.test_on == "validation" else TEST_SEED
-        test = train if data.test_on == "train" else SyntheticSource(name, seed, fewer)
+        train, seed = SyntheticSource(name, TRAIN_SEED, data.samples), SEEDS[data.test_on]
+        test = train if data.test_on == "train" else SyntheticSource(name, seed, max(1, data.samples // 4))
         return Dataset(name, train.classes, train.kind, train, test)
     if name not in READERS:
         raise ValueError(f"there is no dataset {name!r}{nearest(name, [*SYNTHETIC, *READERS])}")
@@ -50,9 +50,7 @@ def open_dataset(data: Data) -> Dataset:
     if data.test_on == "train":
         index = dataclasses.replace(index, splits=index.splits | {"test": index.splits["train"]})
     held_out = "test" not in index.splits
-    if held_out:
-        index = hold_out(index, data.holdout)
-    if data.test_on == "validation":
+    for _ in range(held_out + (data.test_on == "validation")):
         index = hold_out(index, data.holdout)
     if data.limit is not None:
         index = at_most(index, data.limit)
@@ -73,10 +71,9 @@ def _problems(data: Data, index: Index, held_out: bool) -> list[str]:
     if held_out:
         share = f"{data.holdout:.0%} of {'the pictures' if index.kind == 'objects' else 'each class'}"
         problems.append(f"{data.root or data.annotations} has no test split: {share} are kept for testing")
-    if data.test_on == "train":
-        problems.append("the tests are on the training samples, as data.test_on says")
-    if data.test_on == "validation":
-        problems.append(f"the tests are on {data.holdout:.0%} of the training samples, as data.test_on says")
+    if data.test_on != "test":
+        share = f"{data.holdout:.0%} of " if data.test_on == "validation" else ""
+        problems.append(f"the tests are on {share}the training samples, as data.test_on says")
     taught = {label for sample in index.splits["train"] for label in sample.labels}
     if without := [c for label, c in enumerate(index.classes) if label not in taught]:
         names = ", ".join(without[:3]) + (" and others" if len(without) > 3 else "")
@@ -98,11 +95,6 @@ def _with_objects(name: str, index: Index, problems: list[str]) -> Dataset:
 def has_objects(scene: Scene) -> bool:
     """Whether there is anything but crowds in it."""
     return not all(thing.crowd for thing in scene.objects)
-
-
-def best_metric(kind: Kind) -> str:
-    """The number by which tests are compared."""
-    return "box_ap" if kind == "objects" else "top1"
 
 
 def read_index(data: Data) -> Index:

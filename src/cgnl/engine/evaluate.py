@@ -9,38 +9,34 @@ from ..data.sources import CachedSource
 from ..spelling import counted
 from .checkpoint import Trained, open_trained
 from .config import SYNTHETIC, Config, build, merge, nested, plain
-from .datasets import Dataset, best_metric, dataset_name, open_dataset
-from .loaders import Loaders
-from .messages import describe
-from .train import make_task, trainer_options
+from .datasets import Dataset, dataset_name, open_dataset
+from .distributed import connect
+from .loop import set_backends, validate
+from .tasks import Task
 
 TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard")
-"""Settings that say nothing about a test; of ``optim``, only the size of a step does."""
+"""Settings that a test does not have; of ``optim`` it has only the size of a step."""
 
 
 @dataclass
 class Test:
-    """A trained network and the samples it is tested on; it can be tested more than once."""
+    """A trained network and the samples it is tested on."""
 
     trained: Trained
     config: Config
     dataset: Dataset
-    trainer: Any
-    task: Any
+    task: Task
     batches: Any
 
     def run(self) -> dict[str, float]:
         """The results of a test, in numbers."""
-        self.trainer.validate(self.task, self.batches, verbose=False)
-        return self.task.results
+        return validate(self.task, self.trained.network, self.batches)
 
 
 def prepare(
-    checkpoint: str | Path, settings: dict[str, Any] | None = None, held: dict[str, CachedSource] | None = None
+    checkpoint: str | Path, settings: dict[str, Any] | None = None, cache: dict[str, CachedSource] | None = None
 ) -> Test:
-    """Everything that a test needs; ``held`` are samples that are decoded already."""
-    from .trainer import make_trainer
-
+    """Everything that a test needs; ``cache`` holds decoded samples by split."""
     overrides = nested(settings or {})
     fixed = [name for name in ("split", "test_signers", "holdout", "dataset") if name in overrides.get("data", {})]
     if "model" in overrides or fixed:
@@ -53,21 +49,17 @@ def prepare(
     machine = {"devices": None, "nodes": 1, "accelerator": "auto", "data": {"workers": None, "cache": "none"}}
     config = build(merge(merge(plain(trained.config), machine), overrides))
     root = config.data.root if dataset_name(config.data) not in SYNTHETIC else None
-    if root is not None and not Path(root).exists() and "root" not in overrides.get("data", {}):
+    if root and not Path(root).exists() and "root" not in overrides.get("data", {}):
         raise ValueError(f"{checkpoint} was trained on {root}, which is not here: data.root=FOLDER says where it is")
     dataset = open_dataset(config.data)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))
     if (dataset.classes, dataset.kind, dataset.ids) != (trained.classes, trained.kind, trained.ids):
-        raise ValueError(
-            f"{checkpoint} knows {counted(len(trained.classes), 'class')} of {trained.kind}, "
-            f"and not the {counted(len(dataset.classes), 'class')} of {dataset.kind} of {dataset.name}"
-        )
-    trainer = make_trainer(config, logger=False, **trainer_options(dataset))
+        ours, theirs = (f"{counted(len(of.classes), 'class')} of {of.kind}" for of in (trained, dataset))
+        raise ValueError(f"{checkpoint} knows {ours}, and not the {theirs} of {dataset.name}")
     at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
-    task = make_task(trained.network, config, dataset, at_once=at_once)
-    device, decoded = trainer.strategy.root_device, {} if held is None else held
-    loaders = Loaders(config, dataset, device, trainer.global_rank, config.world, decoded)
-    return Test(trained, config, dataset, trainer, task, loaders.test(at_once, full=True))
+    task = trained.task(trained.network, config, dataset, connect(config), at_once, cache)
+    set_backends(task)
+    return Test(trained, config, dataset, task, task.test_batches(full=True))
 
 
 def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -75,9 +67,9 @@ def evaluate(checkpoint: str | Path, settings: dict[str, Any] | None = None) -> 
     test = prepare(checkpoint, settings)
     results, dataset, problems = test.run(), test.dataset, test.task.problems
     of = f", split {test.config.data.split} of UCF101" if dataset.name == "ucf101" else ""
-    words = describe(results, dataset.kind, len(dataset.classes))
+    words = test.task.describe(results, len(dataset.classes))
     if test.trained.chosen and test.config.data.test_on == test.trained.config.data.test_on:
         words.append("this epoch was chosen by its result on these very samples; last.ckpt was not")
     if problems:
         words.append(f"{counted(len(problems), 'sample')} could not be read: {sorted(problems)[0]}")
-    return {"test": results, "words": words, "of": of, "metric": best_metric(dataset.kind)}
+    return {"test": results, "words": words, "of": of, "metric": test.task.metric}

@@ -1,4 +1,4 @@
-"""One file as a network sees it in a test, and where its pixels come from."""
+"""One file as the input of a network, and where its pixels come from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class FileInput:
     """Numbers of the video's frames, as often as they are seen."""
 
     def place(self, at: Sequence[float] | None) -> tuple[float, ...]:
-        """(x, y[, frame]) of the file as a position in the pixels; the middle of the first frame unless given."""
+        """(x, y[, frame]) of the file as a position in the pixels; by default the middle of the first frame."""
         box = self.box
         if at is None:
             at = (box.left + box.width / 2, box.top + box.height / 2)
@@ -39,9 +39,8 @@ class FileInput:
             raise ValueError(f"at = {_words(at)} has {len(at)} numbers: give {wanted}")
         if not (box.left <= at[0] < box.left + box.width and box.top <= at[1] < box.top + box.height):
             part = f"{box.left} <= x < {box.left + box.width}, {box.top} <= y < {box.top + box.height}"
-            raise ValueError(
-                f"at = {_words(at)} is outside what the network sees of {self.width} x {self.height} pixels: {part}"
-            )
+            size = f"{self.width} x {self.height} pixels"
+            raise ValueError(f"at = {_words(at)} is outside what the network sees of {size}: {part}")
         x, y = self.inside(at[0], at[1])
         if not self.frames:
             return x, y
@@ -58,11 +57,10 @@ class FileInput:
 
 
 def read_input(trained: Trained, file: Path | str) -> FileInput:
-    """What a network sees of a file when it looks once."""
+    """The one view of a file that a network is tested on between epochs."""
     paths = find([file], trained.kind)
     if len(paths) > 1:
-        thing = "pictures" if trained.kind == "images" else "videos"
-        raise ValueError(f"{file} holds {len(paths)} {thing}: name one")
+        raise ValueError(f"{file} holds {len(paths)} {trained.task.file}s: name one")
     view = view_in_test(trained.config.data, trained.kind, full=False)
     numbers: list[int] = []
 

@@ -17,9 +17,9 @@ from .config import Model
 
 KERNELS: dict[str, Callable[..., Kernel]] = {**BY_NAME, "taylor": Taylor}
 DRAWN = 64
-"""Side of embedded pictures, which are seen as they are."""
+"""Side of synthetic pictures, which are not resized."""
 AMPLE = {"data.frames": 32, "data.size": 224}
-"""What every network can take."""
+"""Sizes that every network takes."""
 
 
 def network_options(model: Model) -> dict[str, Any]:
@@ -62,34 +62,26 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
 def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind, samples: int = 0) -> None:
     """Refuse clips and pictures that a network on the meta device cannot take, without computing anything.
 
-    Where it is to be trained, ``samples`` are those that its norms see at once: a single one may be too few.
+    For a training, ``samples`` are those that its norms see at once: a single one may be too few.
     """
     if kind == "objects":
         return
-    sizes = {"data.frames": view.frames} if kind == "videos" else {}
-    sizes |= {"data.size": view.size or DRAWN}
-    shape = " x ".join(map(str, _shape(sizes)))
+    sizes = ({"data.frames": view.frames} if kind == "videos" else {}) | {"data.size": view.size or DRAWN}
+    shape = " x ".join(map(str, [*sizes.values(), sizes["data.size"]]))
     if error := _refusal(outline.eval(), sizes):
         larger = [n for n in sizes if view.size and not _refusal(outline, sizes | {n: AMPLE[n]})]
         reason = f"make {' or '.join(larger)} larger" if larger else first_line(error)
         raise ValueError(f"{name} cannot take {shape}: {reason}")
     if samples == 1 and _refusal(outline.train(), sizes):
-        raise ValueError(
-            f"{name} cannot be trained on 1 x {shape}, of which norms see one value of a channel: "
-            "make optim.batch_size or data.size larger"
-        )
+        few = f"1 x {shape}, of which norms see one value of a channel"
+        raise ValueError(f"{name} cannot be trained on {few}: make optim.batch_size or data.size larger")
 
 
 def _refusal(outline: nn.Module, sizes: Mapping[str, int]) -> Exception | None:
-    """What a network on the meta device says against a sample of these sizes, if anything."""
+    """The error of a network on the meta device for a sample of these sizes, if any."""
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            outline(torch.empty(1, 3, *_shape(sizes), device="meta"))
+            outline(torch.empty(1, 3, *sizes.values(), sizes["data.size"], device="meta"))
     except (RuntimeError, ValueError) as error:
         return error
     return None
-
-
-def _shape(sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """[frames,] height and width."""
-    return (*sizes.values(), sizes["data.size"])

@@ -1,4 +1,4 @@
-"""An ONNX file of ``cgnl export`` with the face of a trained network."""
+"""An ONNX file of ``cgnl export`` with the interface of a trained network."""
 
 import dataclasses
 import json
@@ -17,9 +17,9 @@ from .checkpoint import Trained, described
 from .datasets import view_in_test
 
 AT_ONCE = 8
-"""Views that go through a network together."""
+"""Views in a batch."""
 LEAST, TIMES = 2**30, 64
-"""Bytes that a file may always use to compute, and how often the bytes that it is given."""
+"""Arena limit: max(1 GiB, 64 x input bytes)."""
 
 
 class OnnxNetwork(nn.Module):
@@ -42,17 +42,17 @@ class OnnxNetwork(nn.Module):
 
 
 def open_onnx(path: Path | str) -> Trained:
-    """The network of an ONNX file that names pictures or clips."""
+    """The classifier in an ONNX file."""
     onnx = need("onnx", "export")
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}")
     content = Path(path).read_bytes()
     try:
         model = onnx.load_model_from_string(content)
-        if not model.graph.node:
-            raise ValueError("nothing is a message too")
         card = json.loads({p.key: p.value for p in model.metadata_props}.get("cgnl", "null"))
-    except Exception:  # there is no end to what a broken file makes them raise
+        if not model.graph.node:
+            raise ValueError("an empty file is a message too")
+    except Exception:  # a broken file raises almost anything
         raise ValueError(f"{path} is not a whole ONNX file") from None
     if not isinstance(card, dict):
         raise ValueError(f"{path} was not written by cgnl export: it does not say what its outputs mean")
@@ -69,7 +69,7 @@ def open_onnx(path: Path | str) -> Trained:
 
 
 def dangers(model: Any, onnx: Any) -> Iterator[str]:
-    """What a network has no use for: more than one pass through plain operators and the file's own numbers."""
+    """What a network of ours does not have: foreign operators, loops and branches, numbers in other files."""
     if model.functions or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         yield "has operators that are not ONNX's own"
     parts = [part for node in model.graph.node for part in node.attribute]
@@ -83,14 +83,14 @@ def dangers(model: Any, onnx: Any) -> Iterator[str]:
 
 
 def most_memory(about: Trained) -> int:
-    """Bytes that a file may use to compute."""
+    """The arena limit in bytes."""
     view = view_in_test(about.config.data, about.kind)
     pictures = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.kind == "videos" else 1)
     return max(LEAST, TIMES * pictures * 3 * (view.size or AS_THEY_ARE) ** 2 * 4)
 
 
 def start_session(content: bytes, most: int) -> Any:
-    """A session of onnxruntime that says nothing by itself and takes no more memory than this."""
+    """A silent session of onnxruntime that takes at most so much memory."""
     ort = need("onnxruntime", "export")
     known = [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in ort.get_available_providers()]
     place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import torch
 
-from ..data.images import is_image_file
-from ..data.index import Kind, Sample
+from ..data.index import Kind, Sample, is_image_file, is_video_file
 from ..data.loading import EvalSet
 from ..data.sources import Files
 from ..data.transforms import network_input
-from ..data.video import is_video_file
+from ..models.device import find_device
 from .checkpoint import Trained
 from .datasets import view_in_test
 from .onnx import AT_ONCE
 from .predictions import ranked
+from .tasks import TASKS
 
 
 @dataclass(frozen=True)
 class FilePrediction:
-    """What a file shows: class names and probabilities, the likeliest first; or why it could not be read."""
+    """Class names and probabilities of a file, the likeliest first; or why it could not be read."""
 
     path: Path
     classes: tuple[str, ...] = ()
@@ -30,35 +30,18 @@ class FilePrediction:
 
 def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
     """The pictures or videos that are meant; a folder stands for all that are in it."""
-    wanted = is_video_file if kind == "videos" else is_image_file
-    found: list[Path] = []
+    task, found = TASKS[kind], []
+    is_other, other = (is_video_file, "video") if task.file == "picture" else (is_image_file, "picture")
     for path in map(Path, files):
         if not path.exists():
             raise ValueError(f"there is no {path}")
-        if not path.is_dir():
-            if kind == "videos" and is_image_file(path):
-                raise ValueError(f"{path} is a picture, and the network was trained on videos")
-            if kind != "videos" and is_video_file(path):
-                raise ValueError(f"{path} is a video, and the network was trained on pictures")
-            found.append(path)
-            continue
-        folders = [path, *sorted(p for p in path.rglob("*") if p.is_dir())]
-        inside = [p for p in sorted(path.rglob("*")) if p.is_file() and wanted(p)]
-        if kind == "videos":
-            inside += [f for f in folders if any(map(is_image_file, f.iterdir()))]
+        if not path.is_dir() and is_other(path):
+            raise ValueError(f"{path} is a {other}, and the network was trained on {task.file}s")
+        inside = task.find_files(path) if path.is_dir() else [path]
         if not inside:
-            raise ValueError(f"{path} holds no {'videos' if kind == 'videos' else 'pictures'}")
+            raise ValueError(f"{path} holds no {task.file}s")
         found += inside
     return found
-
-
-def find_device(device: str) -> str:
-    """cpu or cuda, for auto what there is."""
-    gpu = torch.cuda.is_available()
-    device = ("cuda" if gpu else "cpu") if device == "auto" else device
-    if device != "cpu" and not (gpu and device.startswith("cuda")):
-        raise ValueError(f"there is no device {device!r} here")
-    return device
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""``cgnl predict`` with a network that finds objects: boxes, masks and labels, in words, as JSON, and drawn."""
+"""``cgnl predict`` with a detector: boxes, masks and labels, in words, as JSON, and drawn."""
 
 import colorsys
 import json as json_module
@@ -15,15 +15,15 @@ from ..data.index import UnreadableError
 from ..extras import need
 from .atomic_io import make_folder
 from .checkpoint import Trained
-from .detection import coco_results, set_size
+from .tasks.detection import coco_results, set_size
 
 SURE = 0.5
-"""Lowest score with which an object is named on the screen and drawn."""
+"""Lowest score of an object that is printed and drawn."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found in a picture, the surest first; or why it could not be read."""
+    """The objects found in a picture, the surest first; or why it could not be read."""
 
     path: Path
     picture: int
@@ -42,12 +42,11 @@ class Finding:
 def findings(
     trained: Trained, paths: Sequence[Path | str], device: str = "cpu", threshold: float = 0.0
 ) -> Iterator[Finding]:
-    """What is in each picture with at least this score."""
+    """The objects in each picture with at least this score."""
     network = trained.network.to(device).eval()
     set_size(network, trained.config.data, training=False)
-    name_of = dict(zip(trained.ids, trained.classes, strict=True))
-    numbers = picture_numbers([Path(path) for path in paths])
-    for path, number in zip(map(Path, paths), numbers, strict=True):
+    files = [Path(path) for path in paths]
+    for path, number in zip(files, picture_numbers(files), strict=True):
         try:
             pixels = read_image(path)
         except UnreadableError as error:
@@ -55,8 +54,8 @@ def findings(
             continue
         found = network([pixels.to(device) / 255])[0]
         found = {name: value[found["scores"] >= threshold] for name, value in found.items()}
+        names = tuple(trained.classes[label - 1] for label in found["labels"].tolist())
         results = tuple(coco_results(found, number, trained.ids))
-        names = tuple(name_of[row["category_id"]] for row in results)
         yield Finding(path, number, names, results, pixels, found["masks"][:, 0].cpu() > 0.5)
 
 
@@ -68,7 +67,7 @@ def picture_numbers(paths: Sequence[Path]) -> list[int]:
 
 
 def table(results: Iterator[Finding]) -> list[str]:
-    """Print what was found in words; returns the sentences on what could not be read."""
+    """Print the objects; returns the sentences on what could not be read."""
     failed = []
     for r in results:
         if r.problem:
@@ -102,23 +101,22 @@ def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
 
 
 def draw(finding: Finding) -> Tensor:
-    """The picture with boxes, masks and labels, uint8 [3, H, W]. An object has one colour, others have others."""
-    assert finding.pixels is not None
-    assert finding.masks is not None
+    """The picture with boxes, masks and labels, uint8 [3, H, W], each object in a colour of its own."""
+    pixels, masks = finding.pixels, finding.masks
+    assert pixels is not None
+    assert masks is not None
     if not finding.results:
-        return finding.pixels
+        return pixels
     utils = need("torchvision.utils", "detection")
     sure = [i for i, row in enumerate(finding.results) if row["score"] >= SURE] or [0]
     colours = [colour(i) for i in sure]
-    pixels = finding.pixels
-    for i, each in reversed(list(zip(sure, colours, strict=True))):  # one by one: where masks overlap, all are seen
-        pixels = utils.draw_segmentation_masks(pixels, finding.masks[i], alpha=0.45, colors=each)
+    for i, each in reversed(list(zip(sure, colours, strict=True))):  # one by one, or overlaps would show one mask
+        pixels = utils.draw_segmentation_masks(pixels, masks[i], alpha=0.45, colors=each)
     boxes = torch.tensor([finding.results[i]["bbox"] for i in sure])
     boxes[:, 2:] += boxes[:, :2]
     labels = [f"{finding.classes[i]} {finding.results[i]['score']:.0%}" for i in sure]
-    return utils.draw_bounding_boxes(
-        pixels, boxes, labels, colors=colours, width=2, label_colors="white", fill_labels=True
-    )
+    style = {"colors": colours, "width": 2, "label_colors": "white", "fill_labels": True}
+    return utils.draw_bounding_boxes(pixels, boxes, labels, **style)
 
 
 def colour(number: int) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""What a network said of each test sample: ``predictions.csv`` in the folder of a run."""
+"""Predictions for each test sample: ``predictions.csv`` in the folder of a run."""
 
 import csv
 from collections.abc import Sequence
@@ -40,10 +40,11 @@ def ranked(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def save_predictions(folder: Path, dataset: Dataset, predictions: Sequence[Prediction]) -> None:
     """One line for each test sample of a dataset, with the names of sample and classes."""
-    rows = []
-    for a in predictions:
-        label, predicted = (dataset.classes[int(number)] for number in (a.label, a.predicted))
-        rows.append((a.sample, label, predicted, f"{a.score:.6f}", dataset.test.name(a.sample)))
+    names = dataset.classes
+    rows = (
+        (p.sample, names[int(p.label)], names[int(p.predicted)], f"{p.score:.6f}", dataset.test.name(p.sample))
+        for p in predictions
+    )
     write_csv(folder / FILE, Prediction._fields, rows, errors="surrogateescape")
 
 

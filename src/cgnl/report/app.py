@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.images import IMAGE_SUFFIXES, to_image
-from ..data.video import VIDEO_SUFFIXES
+from ..data.images import to_image
+from ..data.index import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from ..explain.maps import THRESHOLD
 from ..extras import need
 from .page import ALL, STRONGEST, STYLES, Look, Network, look, look_at, shown, write_examples, write_figure

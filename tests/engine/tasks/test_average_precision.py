@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from cgnl.engine import precision
-from cgnl.engine.precision import Collected, average_precision
+from cgnl.engine.tasks import detection
+from cgnl.engine.tasks.detection import average_precision
 from tests.engine.judge import api, by_pycocotools
 
 HEIGHT, WIDTH = 120, 160
@@ -134,30 +133,10 @@ def test_average_precision_leaves_its_arguments_alone():
     assert (truth, results) == before
 
 
-def test_collected_is_in_one_order_however_many_processes_there_are(monkeypatch):
-    def rows(picture: int) -> list[dict[str, Any]]:
-        return [{"image_id": picture, "score": score} for score in (0.5, 0.5, 0.1)]
-
-    alone, parts = Collected(), [Collected(), Collected()]
-    for number, picture in enumerate((4, 9, 2, 7, 5)):  # three for one process, two for the other
-        for collected in (alone, parts[number % 2]):
-            collected.add(picture, rows(picture))
-
-    def gather(into: list[Any], _: Any) -> None:
-        into[:] = [(part.pictures, part.results) for part in parts]
-
-    expected = alone.gather()
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    assert parts[0].gather() == parts[1].gather() == expected
-    assert expected[0] == [2, 4, 5, 7, 9]
-
-
 def test_average_precision_names_the_extra(monkeypatch):
     def missing(module: str, extra: str):
         raise ModuleNotFoundError(f'this needs {module}: pip install "cgnl[{extra}]"')
 
-    monkeypatch.setattr(precision, "need", missing)
+    monkeypatch.setattr(detection, "need", missing)
     with pytest.raises(ModuleNotFoundError, match=r"cgnl\[detection\]"):
         average_precision({}, [])

@@ -1,5 +1,6 @@
 """What is counted in training and testing, against plain computation."""
 
+import dataclasses
 import math
 
 import pytest
@@ -9,11 +10,13 @@ import torch.nn.functional as F
 from cgnl.data.loading import Batch
 from cgnl.data.synthetic import SYNTHETIC
 from cgnl.engine.checkpoint import open_trained
-from cgnl.engine.config import load
-from cgnl.engine.datasets import TEST_SEED
+from cgnl.engine.config import Data, load
+from cgnl.engine.datasets import TEST_SEED, open_dataset
+from cgnl.engine.loop import Loop, validate
 from cgnl.engine.predictions import ranked
-from cgnl.engine.task import Classification, Tally
-from cgnl.models import create_model
+from cgnl.engine.tasks import Images
+from cgnl.engine.tasks.base import Sums
+from cgnl.engine.tasks.classification import count_classes
 from tests.engine.conftest import (
     PICTURES,
     VIDEOS,
@@ -36,44 +39,23 @@ def by_hand(scores, labels):
 
 
 @pytest.mark.parametrize("classes", [1, 2, 4, 5, 6, 50])
-def test_tally_equals_plain_counting(classes):
+def test_count_classes_equals_plain_counting(classes):
     scores, labels = torch.randn(37, classes), torch.randint(classes, (37,))
     losses = F.cross_entropy(scores, labels, reduction="none")
-    tally = Tally()
+    sums = Sums("loss", "top1", "top5")
     for part in torch.arange(37).split(10):  # the last one is smaller
-        tally.update(losses[part], ranked(scores[part], 5)[1], labels[part])
-    result, (top1, top5) = tally.compute(), by_hand(scores, labels)
+        count_classes(sums, losses[part], ranked(scores[part], 5)[1], labels[part])
+    result, (top1, top5) = sums.means(), by_hand(scores, labels)
     assert (result["top1"], result["top5"], result["count"]) == (top1, top5, 37)
     assert result["loss"] == pytest.approx(losses.double().mean().item(), rel=1e-6)
 
 
-def test_tally_takes_the_mean_of_the_losses_as_well():
+def test_count_classes_takes_the_mean_of_the_losses_as_well():
     scores, labels = torch.randn(12, 3), torch.randint(3, (12,))
-    tally, classes = Tally(), torch.zeros(12, 1)
+    sums, classes = Sums("loss", "top1", "top5"), torch.zeros(12, 1)
     for part in torch.arange(12).split(8):
-        tally.update(F.cross_entropy(scores[part], labels[part]), classes[part], labels[part])
-    assert tally.compute()["loss"] == pytest.approx(F.cross_entropy(scores, labels).item(), rel=1e-6)
-
-
-def test_tally_of_nothing_is_zero():
-    assert Tally().compute() == {"loss": 0.0, "top1": 0.0, "top5": 0.0, "count": 0.0}
-
-
-def test_tally_keeps_its_count_in_a_checkpoint():
-    tally, other = Tally(), Tally()
-    tally.update(torch.tensor(2.0), torch.tensor([[0, 1]]), torch.tensor([0]))
-    other.restore(tally.sums())
-    other.update(torch.tensor(4.0), torch.tensor([[0, 1]]), torch.tensor([1]))
-    assert other.compute() == {"loss": 3.0, "top1": 0.5, "top5": 1.0, "count": 2.0}
-
-
-def test_tally_does_not_lose_small_losses_in_a_large_sum():
-    tally = Tally()
-    classes, labels = torch.tensor([[0, 1]]), torch.tensor([0])
-    tally.update(torch.tensor(1e9), classes, labels)
-    for _ in range(10):
-        tally.update(torch.tensor(1.0), classes, labels)
-    assert tally.compute()["loss"] * 11 == pytest.approx(1e9 + 10, abs=0.1)
+        count_classes(sums, F.cross_entropy(scores[part], labels[part]), classes[part], labels[part])
+    assert sums.means()["loss"] == pytest.approx(F.cross_entropy(scores, labels).item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("settings", [{}, {"optim__ema": 0.9}, {"precision": "32", "channels_last": False}], ids=str)
@@ -137,9 +119,10 @@ def test_classification_tests_videos_between_epochs_by_the_middle_of_the_middle(
     assert row["test_loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
 
 
-def task(**settings) -> Classification:
+def task(**settings) -> Images:
     config = load(None, {"model.name": "tiny", "model.block": None, **settings})
-    return Classification(Tiny(3, 0.0), config, ("a", "b", "c"), "images", lr=0.25, steps_per_epoch=4)
+    samples = open_dataset(Data("parts", samples=4))
+    return Images(Tiny(3, 0.0), config, dataclasses.replace(samples, classes=("a", "b", "c")), torch.device("cpu"))
 
 
 def batch(count: int = 5, problems: tuple[str, ...] = ()) -> Batch:
@@ -147,84 +130,48 @@ def batch(count: int = 5, problems: tuple[str, ...] = ()) -> Batch:
     return Batch(pixels, torch.arange(count) % 3, torch.arange(count), problems)
 
 
-def test_training_step_smooths_labels():
+def test_loss_smooths_labels():
     module, samples = task(**{"optim.label_smoothing": 0.3}), batch()
-    loss = module.training_step(samples, 0)
+    loss = module.loss(module.network, samples)
     logs = module.network(normalized(samples.pixels)).log_softmax(1)
     target = torch.full((5, 3), 0.1) + 0.7 * F.one_hot(samples.labels, 3)
     assert loss.item() == pytest.approx(-(target * logs).sum(1).mean().item(), rel=1e-5)
 
 
-def test_validation_step_of_a_batch_that_could_not_be_read_counts_nothing():
+def test_validate_counts_nothing_of_a_batch_that_could_not_be_read():
     module = task()
-    module.validation_step(Batch(torch.empty(0), torch.empty(0, dtype=torch.long), torch.empty(0), ("gone",)), 0)
-    assert module.test_tally.compute()["count"] == 0
+    unread = Batch(torch.empty(0), torch.empty(0, dtype=torch.long), torch.empty(0), ("gone",))
+    with pytest.raises(ValueError, match="no test sample could be read; one is: gone"):
+        validate(module, module.network, [unread])
     assert module.problems == {"gone"}
 
 
-def test_validation_step_is_the_same_in_any_number_of_parts():
+def test_test_step_is_the_same_in_any_number_of_parts():
     whole, parts = task(), task()
     parts.network.load_state_dict(whole.network.state_dict())
     samples = batch(6)
     samples = samples._replace(pixels=samples.pixels.unflatten(0, (3, 2)), labels=torch.tensor([0, 1, 2]))
-    for module, at_once in ((whole.eval(), 6), (parts.eval(), 4)):
+    for module, at_once in ((whole, 6), (parts, 4)):
         module.at_once = at_once
         with torch.no_grad():
-            module.validation_step(samples, 0)
-    assert parts.test_tally.compute() == pytest.approx(whole.test_tally.compute(), rel=1e-6)
-    assert (parts.test_tally.compute()["count"], parts.view_tally.compute()["count"]) == (3, 6)
-
-
-def test_note_counts_a_file_once_however_often_it_is_met():
-    module = task()
-    for _ in range(3):
-        module.note(batch(problems=("a cannot be read", "b cannot be read")))
-    assert module.problems == {"a cannot be read", "b cannot be read"}
-
-
-@pytest.mark.parametrize(("limit", "many"), [(0, "1 sample"), (2, "3 samples")])
-def test_note_stops_when_there_are_more_than_the_limit(limit, many):
-    module = task(**{"data.bad_limit": limit})
-    module.note(batch(problems=tuple(f"{n} cannot be read" for n in range(limit))))
-    with pytest.raises(ValueError, match=rf"{many} cannot be read, which is more than data\.bad_limit = {limit}"):
-        module.note(batch(problems=("z cannot be read",)))
-
-
-def test_configure_optimizers_follows_the_settings():
-    given = {"optim.momentum": 0.8, "optim.weight_decay": 0.01, "optim.nesterov": True, "optim.warmup_epochs": 1}
-    made = task(**given).configure_optimizers()
-    (group,) = made["optimizer"].param_groups
-    assert (group["momentum"], group["weight_decay"], group["nesterov"]) == (0.8, 0.01, True)
-    assert group["lr"] == pytest.approx(0.25 / 5)  # the first of four steps of warm-up
-    assert made["lr_scheduler"]["interval"] == "step"
-
-
-def test_configure_optimizers_gives_new_layers_a_rate_of_their_own():
-    network = create_model("resnet18", block="cgnl", num_classes=5)
-    config = load(None, {"optim.new_layers": 10, "optim.warmup_epochs": 0})
-    module = Classification(network, config, tuple("abcde"), "images", lr=0.02, steps_per_epoch=4)
-    old, new = module.configure_optimizers()["optimizer"].param_groups
-    assert (old["lr"], new["lr"]) == (pytest.approx(0.02), pytest.approx(0.2))
-    names = {p: name for name, p in network.named_parameters()}
-    assert {names[p].rpartition(".")[0] for p in new["params"]} == {
-        "fc",
-        *(f"layer3.0_cgnl.{part}" for part in ("theta", "phi", "g", "z", "norm")),
-    }
-    assert len(old["params"]) + len(new["params"]) == len(names)
+            module.start_test(module.network.eval())
+            module.test_step(module.network, samples)
+    assert parts.test_sums.means() == pytest.approx(whole.test_sums.means(), rel=1e-6)
+    assert (parts.test_sums.means()["count"], parts.view_sums.means()["count"]) == (3, 6)
 
 
 def test_classification_follows_sgd_by_hand(run, monkeypatch):
     settings = {"model__dropout": 0.0, "optim__weight_decay": 0.01, "optim__clip_norm": 0.5, "optim__epochs": 1}
     batches, start = [], {}
-    original = Classification.training_step
+    original = Loop.backward
 
-    def step(self, batch, batch_idx):
+    def step(self, batch, *rest):
         if not batches:
             start.update({name: value.clone() for name, value in self.network.state_dict().items()})
         batches.append(batch)
-        return original(self, batch, batch_idx)
+        return original(self, batch, *rest)
 
-    monkeypatch.setattr(Classification, "training_step", step)
+    monkeypatch.setattr(Loop, "backward", step)
     result = run(**settings)
     network = Tiny(12, 0.0)
     network.load_state_dict(start)

@@ -1,20 +1,195 @@
-"""Runs in which steps are not finite."""
+"""Non-finite steps against steps made by hand, and runs in which there are some."""
+
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+import cgnl
 from cgnl.data.transforms import generator
-from cgnl.engine import schedule
+from cgnl.engine import distributed, schedule
 from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset
-from cgnl.engine.loaders import Loaders, read_again
+from cgnl.engine.loop import Loop
 from cgnl.engine.network import build_network
-from cgnl.engine.task import Classification
-from cgnl.engine.trainer import seed_everything
+from cgnl.engine.nonfinite import Snapshot, Watch, find_cause, first_nonfinite, is_finite
+from cgnl.engine.tasks import Images
 from cgnl.models import NETWORKS
 from tests.engine.conftest import SETTINGS, Tiny, normalized, options, same, table, weights
+
+NAN, INF = math.nan, math.inf
+CPU = torch.device("cpu")
+
+
+def make(watch: Watch, step: int, loss: float = 1.0, gradient: float = 1.0) -> bool:
+    """A step, counted from 0: whether it must not be made."""
+    x = torch.tensor(1.0, requires_grad=True)
+    (watch.check_loss(loss * x) * gradient).backward()
+    assert x.grad is not None
+    return bool(watch.check_gradient(x.grad.norm(), step))
+
+
+def test_watch_gives_the_loss_back():
+    x = torch.tensor([0.1, 0.7], requires_grad=True)
+    loss = Watch(CPU, 0).check_loss(x.prod())
+    loss.backward()
+    assert loss.item() == x.prod().item()
+    assert x.grad is not None
+    assert torch.equal(x.grad, x.detach().flip(0))
+
+
+@pytest.mark.parametrize(("loss", "gradient"), [(NAN, 1.0), (INF, 1.0), (-INF, 0.0), (1.0, NAN), (1.0, INF)])
+def test_watch_leaves_out_a_step_that_is_not_finite(loss, gradient):
+    watch = Watch(CPU, 3)
+    assert [make(watch, 0), make(watch, 1, loss, gradient), make(watch, 2)] == [False, True, False]
+    assert watch.read(now=True) == [2]
+    assert watch.read(now=True) == []
+
+
+def test_watch_tells_later_what_it_saw():
+    watch, told = Watch(CPU, 100, late=3), {}
+    for step in range(12):
+        make(watch, step, NAN if step + 1 in (2, 3, 7, 11) else 1.0)
+        told[step + 1] = watch.read()
+    assert {step: names for step, names in told.items() if names} == {5: [2], 6: [3], 10: [7]}
+    assert watch.read(now=True) == [11]
+
+
+@pytest.mark.parametrize("asked", [1, 2, 4, 5])
+def test_watch_names_no_step_twice_when_asked_in_between(asked):
+    watch, told = Watch(CPU, 100, late=3), []
+    for step in range(9):
+        make(watch, step, NAN)
+        told += watch.read(now=step + 1 == asked)
+    assert [*told, *watch.read(now=True)] == list(range(1, 10))
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_watch_makes_no_step_after_too_many(limit):
+    watch = Watch(CPU, limit)
+    for step in range(limit + 1):
+        assert make(watch, step, NAN)
+    assert all(make(watch, step) for step in range(limit + 1, limit + 4))
+
+
+def test_watch_counts_only_those_one_after_another():
+    watch = Watch(CPU, 2)
+    bad = [make(watch, step, NAN if step % 3 else 1.0) for step in range(12)]
+    assert bad == [step % 3 > 0 for step in range(12)]
+
+
+def test_watch_goes_on_counting():
+    watch = Watch(CPU, 2, in_a_row=2)
+    assert make(watch, 0, NAN)
+    assert make(watch, 1)
+
+
+def test_watch_of_scaled_losses_asks_the_loss_alone():
+    watch = Watch(CPU, 3)
+    watch.check_loss(torch.tensor(1.0))
+    assert not watch.check_gradient(torch.tensor(INF), 0, scaled=True)
+    watch.check_loss(torch.tensor(NAN))  # one of two parts
+    watch.check_loss(torch.tensor(1.0))
+    assert watch.check_gradient(torch.tensor(1.0), 1, scaled=True)
+    assert watch.read(now=True) == [2]
+
+
+def test_steps_wait_for_no_device():
+    with FakeTensorMode():  # tensors have no values: whoever asks for one fails
+        weights, statistics = nn.Parameter(torch.ones(3)), torch.ones(4)
+        watch, kept = Watch(CPU, 3), Snapshot([statistics])
+        watch.check_loss(weights.sum()).backward()
+        assert weights.grad is not None
+        norm = get_total_norm([weights.grad])
+        clip_grads_with_norm_([weights], 1.0, norm)
+        for scaled in (False, True):
+            kept.restore(if_=watch.check_gradient(norm, 0, scaled))
+        with pytest.raises(DataDependentOutputException):
+            watch.read(now=True)
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_kept_are_put_back_if_told(back):
+    tensors = [torch.randn(3), torch.tensor(5), torch.randn(2, 2, dtype=torch.float64), torch.tensor(1.5)]
+    before = [tensor.clone() for tensor in tensors]
+    kept = Snapshot(tensors)
+    for tensor in tensors:
+        tensor.mul_(3) if tensor.dtype == torch.int64 else tensor.fill_(NAN)
+    kept.restore(if_=torch.tensor(back))
+    for tensor, old in zip(tensors, before, strict=True):
+        assert tensor.dtype == old.dtype
+        assert torch.equal(tensor, old) == back
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        return {"a": [x], "b": (x / 0, 3)}
+
+
+def test_first_nonfinite_names_the_innermost_first():
+    network = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Identity(), Broken()))
+    modules = dict(network.named_modules())
+    assert first_nonfinite(modules, lambda: network(torch.ones(1, 2))) == "1.1"
+    assert first_nonfinite(modules, lambda: network[0](torch.ones(1, 2))) is None
+    assert not any(module._forward_hooks for module in modules.values())
+
+
+def test_is_finite_takes_tensors_alone():
+    assert is_finite([torch.ones(2), None, NAN])
+    assert not is_finite([torch.ones(2), torch.tensor([1.0, INF])])
+
+
+def test_why_names_the_module_inside_a_block():
+    network = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 2, 1))
+    cgnl.insert(network, cgnl.CGNL, after=["0"], groups=2)
+    network.get_parameter("0_cgnl.phi.weight").data.fill_(3e38)
+    reason = find_cause(network, lambda: network(torch.randn(2, 3, 4, 4)).sum())
+    assert reason == "the loss is nan; the first module whose output is not finite is 0_cgnl.phi"
+
+
+def test_why_says_when_weights_are_broken():
+    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    network.get_parameter("1.bias").data.fill_(INF)
+    reason = find_cause(network, lambda: network(torch.ones(1, 2)).sum())
+    assert reason == (
+        "the loss is inf; the first module whose output is not finite is 1, whose weights are not finite either"
+    )
+
+
+def test_why_names_the_gradient():
+    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    reason = find_cause(network, lambda: (network(torch.ones(1, 2)) * 0).sum().sqrt())
+    assert reason == "the loss is 0, but its gradient is not finite, first that of 1.bias"
+
+
+def test_why_names_a_loss_of_finite_outputs():
+    network = nn.Sequential(nn.Linear(2, 1))
+    reason = find_cause(network, lambda: (network(torch.ones(1, 2)) * 0).sum().log())
+    assert reason == "the loss is -inf, though the output of every module is finite"
+
+
+def test_why_of_a_finite_step_is_nothing():
+    network = nn.Sequential(nn.Linear(2, 1))
+    assert find_cause(network, lambda: network(torch.ones(1, 2)).sum()) is None
+
+
+def test_why_asks_all_processes_at_every_turn(monkeypatch):
+    network, asked = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1)), []
+    cgnl.insert(network, cgnl.CGNL, after=["0"], groups=2)
+
+    def of_all(mine: str | None) -> list[str | None]:
+        asked.append(mine)
+        return [mine, "of another process" if len(asked) == turn else None]
+
+    monkeypatch.setattr(distributed, "all_gather", of_all)
+    for turn in (1, 2, 3, 4):  # every module, those outside of blocks, the loss, its gradient
+        asked.clear()
+        assert find_cause(network, lambda: network(torch.ones(1, 3, 4, 4)).sum()) == "of another process"
+        assert asked == [None] * turn
 
 
 class Trap(nn.Module):
@@ -102,11 +277,11 @@ def test_skip_leaves_the_steps_out(trap, run, bad, of):
     result = run(optim__on_nan="skip", model__dropout=0.0)
     config = load("parts", {**SETTINGS, "model.dropout": 0.0})
     dataset = open_dataset(config.data)
-    seed_everything(0)
+    torch.manual_seed(0)
     network = build_network(config.model, len(dataset.classes)).to(memory_format=torch.channels_last)
     peak = 0.8 * 8 / 256
     sgd = torch.optim.SGD(network.parameters(), lr=peak, momentum=0.9, weight_decay=1e-4)
-    for step, batch in enumerate(Loaders(config, dataset, torch.device("cpu")).train(8, 2)):
+    for step, batch in enumerate(Images(nn.Identity(), config, dataset, CPU).train_batches(8, 2)):
         if step in bad:
             continue
         sgd.param_groups[0]["lr"] = peak * schedule.factor(config.optim, 3, step)
@@ -166,16 +341,16 @@ class Death(BaseException):
 @pytest.fixture
 def die(run, monkeypatch):
     """Train until so many steps have been made."""
-    learn = Classification.learn
+    backward = Loop.backward
 
     def call(at: int, **settings):
-        def dying(self, batch):
-            if self.global_step == at:
+        def dying(self, *batch):
+            if self.step == at:
                 raise Death
-            return learn(self, batch)
+            return backward(self, *batch)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Classification, "learn", dying)
+            patch.setattr(Loop, "backward", dying)
             with pytest.raises(Death):
                 run(**settings)
 
@@ -205,17 +380,6 @@ def test_run_that_skipped_may_go_on_where_it_would_stop(trap, run, die):
     trap(3)
     die(5, optim__on_nan="skip", save_every=4)  # saved after a step that was left out
     assert run(resume=True, optim__on_nan="stop", save_every=4).rows[-1]["skipped"] == 1
-
-
-@pytest.mark.parametrize("number", [0, 4, 5])
-def test_read_again_gives_the_same_batch(number):
-    config = load("parts", {**SETTINGS, "optim.accumulate": 1})
-    loader = Loaders(config, open_dataset(config.data), torch.device("cpu")).train(8, 2)
-    expected = list(loader)[number]
-    again = read_again(loader, number)
-    assert torch.equal(again.pixels, expected.pixels)
-    assert torch.equal(again.labels, expected.labels)
-    assert torch.equal(again.samples, expected.samples)
 
 
 def test_on_nan_refuses_another_word(cgnl, tmp_path):
@@ -291,8 +455,7 @@ def test_steps_on_a_gpu_wait_for_nothing(run, monkeypatch, precision, on_nan, se
 
         monkeypatch.setattr(owner, name, guarded)
 
-    guard(torch.optim.SGD, "step")  # the forward and backward pass happen in it
-    for name in ("on_train_batch_start", "on_train_batch_end", "training_step", "configure_gradient_clipping"):
-        guard(Classification, name)
+    for name in ("backward", "update"):
+        guard(Loop, name)
     run(precision=precision, optim__on_nan=on_nan, data__samples=240, **ON_GPU, **settings)
-    assert calls.count("step") == calls.count("configure_gradient_clipping") == 60
+    assert calls.count("update") == 60

@@ -20,16 +20,18 @@ from torchvision.ops import MultiScaleRoIAlign
 
 from cgnl.data.transforms import generator
 from cgnl.engine.checkpoint import open_trained
-from cgnl.engine.detection import LOSSES, Detection, Losses
 from cgnl.engine.evaluate import evaluate
+from cgnl.engine.loop import Loop
 from cgnl.engine.predict_objects import picture_numbers
+from cgnl.engine.tasks import Objects
+from cgnl.engine.tasks.detection import LOSSES, gather_results
 from cgnl.models import NETWORKS
 from cgnl.models.detection import BoxPredictor, FrozenBatchNorm2d, MaskPredictor, RPNHead
 from tests.engine.conftest import SETTINGS as COMMON
 from tests.engine.conftest import same, table, weights
 from tests.engine.judge import by_pycocotools
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEIGHT, WIDTH = 48, 64
 
 
@@ -162,15 +164,15 @@ def test_training_lowers_the_loss(find):
 def test_resume_ends_the_same_to_the_last_bit(find, tmp_path, monkeypatch, settings):
     settings = {"save_every": 1, **settings}
     whole = find(runs=tmp_path / "whole", **settings)
-    step = Detection.training_step
+    backward = Loop.backward
 
-    def dying(self, batch, batch_idx):
-        if batch_idx == 3 * self.config.optim.accumulate:
+    def dying(self, batch, number, last_part):
+        if number == 3 * self.config.optim.accumulate:
             raise KeyError
-        return step(self, batch, batch_idx)
+        return backward(self, batch, number, last_part)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Detection, "training_step", dying)
+        patch.setattr(Loop, "backward", dying)
         with pytest.raises(KeyError):
             find(runs=tmp_path / "parts", **settings)
     parts = find(resume=True, runs=tmp_path / "parts", **settings)
@@ -288,7 +290,7 @@ def test_picture_numbers_are_those_of_the_names_if_all_have_one():
     [
         ({"compile": True}, "compile is not possible for maskrcnn_tiny"),
         ({"data__cache": "gpu"}, "data.cache=gpu is not possible for maskrcnn_tiny"),
-        ({"model__name": "tiny"}, "model.name = tiny does not fit coco, which has objects to find"),
+        ({"model__name": "tiny"}, "model.name = tiny does not fit coco"),
         ({"data__annotations": "none.json"}, r"there is no file .*none.json"),
     ],
 )
@@ -298,7 +300,7 @@ def test_run_refuses(find, settings, reason):
 
 
 def test_detector_is_refused_for_pictures_without_objects(run):
-    with pytest.raises(ValueError, match=r"model.name = maskrcnn_tiny does not fit parts, which has no objects"):
+    with pytest.raises(ValueError, match=r"model.name = maskrcnn_tiny does not fit parts"):
         run(model__name="maskrcnn_tiny")
 
 
@@ -343,7 +345,7 @@ from cgnl.cli import main
 from cgnl.engine.config import load
 from cgnl.engine.train import train
 from cgnl.models import NETWORKS
-from tests.engine.test_detection import tiny
+from tests.engine.tasks.test_detection import tiny
 NETWORKS["maskrcnn_tiny"] = tiny
 last = train(load(None, json.loads(sys.argv[1]))).folder / "last.ckpt"
 print("MARK", flush=True)
@@ -369,11 +371,37 @@ def test_two_processes_test_every_picture_once(tmp_path):
     assert [row["step"] for row in table(tmp_path / "run")] == ["2", "4"]
 
 
-def test_losses_are_means_over_pictures():
-    losses = Losses()
-    for count, value in ((3, 1.0), (1, 5.0)):
-        losses.update({name: torch.tensor(value) for name in LOSSES}, count)
-    means = losses.compute()
-    assert means["loss_mask"] == 2
-    assert means["loss"] == 10
-    assert means["count"] == 4
+def test_losses_are_means_over_pictures(find, monkeypatch):
+    seen, loss = [], Objects.loss
+
+    def noting(self, model, batch):
+        value = loss(self, model, batch)
+        seen.append((value.item(), len(batch.samples)))
+        return value
+
+    monkeypatch.setattr(Objects, "loss", noting)
+    rows = find().rows
+    means = [sum(value * count for value, count in part) / 8 for part in (seen[:2], seen[2:])]
+    assert [row["train_loss"] for row in rows] == pytest.approx(means, rel=1e-6)
+
+
+def test_gather_results_is_in_one_order_however_many_ranks_there_are(monkeypatch):
+    def rows(picture: int) -> list[dict[str, Any]]:
+        return [{"image_id": picture, "score": score} for score in (0.5, 0.5, 0.1)]
+
+    alone: tuple[list[int], list[Any]] = ([], [])
+    parts: list[tuple[list[int], list[Any]]] = [([], []), ([], [])]
+    for number, picture in enumerate((4, 9, 2, 7, 5)):  # three for one rank, two for the other
+        for pictures, found in (alone, parts[number % 2]):
+            pictures.append(picture)
+            found += rows(picture)
+
+    def gather(into: list[Any], _: Any) -> None:
+        into[:] = parts
+
+    expected = gather_results(*alone)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    assert gather_results(*parts[0]) == gather_results(*parts[1]) == expected
+    assert expected[0] == [2, 4, 5, 7, 9]

@@ -1,0 +1,73 @@
+"""The files of a run, read from its folder, whether the run has ended or not."""
+
+import csv
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .config import Config, build, read_recipe
+from .predictions import Prediction, read_predictions
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run by its folder; each file is read when it is first asked for, and empty where it is missing."""
+
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "results.json").exists()
+
+    @cached_property
+    def config(self) -> Config:
+        """Of ``config.yaml``."""
+        if not (self.folder / "config.yaml").is_file():
+            raise ValueError(f"{self.folder} is no folder of a run: it has no config.yaml")
+        return build(read_recipe(self.folder / "config.yaml"))
+
+    @cached_property
+    def rows(self) -> tuple[dict[str, float], ...]:
+        """Of ``metrics.csv``, one for each epoch; a row lacks what it has no value for."""
+        path = self.folder / "metrics.csv"
+        if not path.exists():
+            return ()
+        try:
+            with path.open(newline="") as file:
+                table = csv.DictReader(file)
+                if "epoch" not in (table.fieldnames or ("epoch",)):
+                    raise ValueError("another table")
+                return tuple({name: float(value) for name, value in row.items() if value} for row in table)
+        except (csv.Error, TypeError, ValueError):
+            raise ValueError(f"{path} is no table of epochs") from None
+
+    @cached_property
+    def results(self) -> dict[str, float]:
+        """Of ``results.json``."""
+        content = self._json("results.json")
+        try:
+            return {name: float(value) for name, value in content.items()}
+        except (OverflowError, TypeError, ValueError):
+            raise ValueError(f"{self.folder / 'results.json'} holds something other than numbers") from None
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Of ``environment.json``."""
+        return self._json("environment.json")
+
+    @cached_property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """Of ``predictions.csv``."""
+        return read_predictions(self.folder)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        if not path.exists():
+            return {}
+        try:
+            content = json.loads(path.read_text())
+        except (ValueError, RecursionError):
+            raise ValueError(f"{path} is not JSON") from None
+        return content if isinstance(content, dict) else {}
