@@ -66,12 +66,12 @@ def _check_dataset(name: str, known: Iterable[str], action: str) -> None:
 
 def _check(root: str, dataset: str | None, coco: dict[str, str], min_frames: int) -> None:
     """Print what a dataset holds and what is wrong with it."""
-    from ..data.check import check, table
-
     name = dataset or ("coco" if coco else "folder")
     _check_dataset(name, READERS, "check")
     if coco and name != "coco":
         raise ValueError(f"{next(iter(coco))} is for dataset=coco, not for {name}")
+    from ..data.check import check, table
+
     index = READERS[name](root, **coco)
     report = check(index, min_frames)
     print("\n".join(table(index, report, min_frames)))
