@@ -144,7 +144,7 @@ def test_complexity_from_start_to_end(tmp_path, monkeypatch):
     [
         ({"seconds": 0}, "seconds = 0 must be more than 0"),
         ({"seconds": float("nan")}, "seconds = nan must be more than 0"),
-        ({"device": "tpu"}, "device must be auto, cpu, cuda .* got 'tpu'"),
+        ({"device": "tpu"}, "no device 'tpu'"),
         ({"device": "cuda:99"}, "there is no cuda:99 here"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from cgnl.experiments import work
 from cgnl.experiments.plan import plan
 from cgnl.experiments.runs import Run
-from cgnl.experiments.work import Worker, format_duration, interrupt_at, make_workers, try_lock
+from cgnl.experiments.work import Worker, interrupt_at, make_workers, try_lock
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -249,11 +249,6 @@ def test_workers_end_with_the_command(tmp_path):
     while any(Path(f"/proc/{pid}/cwd").exists() for pid in pids) and time.time() < until:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}/cwd").exists() for pid in pids)
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(4, "4 s"), (89, "89 s"), (100, "2 min"), (7300, "2 h 2 min")])
-def test_format_duration(seconds, expected):
-    assert format_duration(seconds) == expected
 
 
 @pytest.mark.parametrize(

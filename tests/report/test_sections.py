@@ -86,7 +86,7 @@ def test_results_of_several_runs_stand_side_by_side(folder):
     found = cells(sections.tabulate_results(runs))
     assert found["state"] == ["ended after 2 epochs", "not finished: 1 epoch so far"]
     assert found["test top-1"] == ["37.50%", ""]
-    assert found["time"] == ["1 min 15 s", "0 min 05 s"]
+    assert found["time"] == ["1 min 15 s", "5 s"]
 
 
 def test_results_of_objects_are_percent_and_have_gaps(folder):

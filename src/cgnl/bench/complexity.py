@@ -13,11 +13,12 @@ import torch
 from .. import ops
 from ..cuda_graph import capture
 from ..extras import need
+from ..models.device import find_device
 from ..ops.kernels import Dot, EmbeddedGaussian
 from .complexity_report import BLOCK, COMPACT, EXACT, KERNELS, MATRIX, markdown, plot, plot_time
 from .growth import Point, read_points, write_points
 from .measure import Case, draw_inputs, measure, peak_mib, peak_mib_on_cpu
-from .registry import BENCHMARKS, Setting, Subject, build_block, build_operator, find_device
+from .registry import BENCHMARKS, Setting, Subject, build_block, build_operator
 from .runner import device_name, reason
 
 MAX_SECONDS = 2.0
@@ -198,7 +199,7 @@ def complexity(
         raise ValueError(f"seconds = {seconds} must be more than 0")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder")
-    place = find_device(device or "auto")
+    place = torch.device(find_device(device or "auto"))
     need("matplotlib", "bench")
 
     table, points = folder / "complexity.csv", list[Point]()

@@ -16,7 +16,7 @@ from ..extras import need
 from ..models import create_model, is_detector
 from ..ops.kernels import Dot, Kernel
 from ..ops.reference import attention_by_kernels, attention_by_products
-from ..spelling import counted, nearest
+from ..spelling import nearest
 from ..surgery import inserted
 
 Call = Callable[..., Tensor]
@@ -73,18 +73,6 @@ class Setting:
         names = ["groups", *shown.get(self.benchmark, [*network, *head, "norm"])]
         options = " ".join(f"{name}={getattr(self, name) or 'none'}" for name in names)
         return options + (" channels_last" if self.channels_last else "")
-
-
-def find_device(name: str) -> torch.device:
-    """The device with this name; ``auto`` is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:INDEX, got {name!r}")
-    if name != "cpu" and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
-        gpus = counted(torch.cuda.device_count(), "GPU")
-        raise ValueError(f"there is no {name} here: torch {torch.__version__} sees {gpus}")
-    return torch.device(name)
 
 
 def place(call: Call, setting: Setting) -> Call:

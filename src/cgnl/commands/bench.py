@@ -164,13 +164,14 @@ def read_setting(benchmark: str, given: Mapping[str, Any], device: str = "auto")
     """The setting that the given options ask for; those that are None or missing have their defaults."""
     import torch
 
-    from ..bench.registry import Setting, find_device
+    from ..bench.registry import Setting
     from ..models import is_video
+    from ..models.device import find_device
     from ..ops import kernels
     from ..surgery import placement
 
     check_options(benchmark, given)
-    place = find_device(device)
+    place = torch.device(find_device(device))
     options: dict[str, Any] = {}
     for name, default in DEFAULTS[benchmark].items():
         if isinstance(default, tuple):

@@ -61,9 +61,9 @@ def explain(
     from ..data.readers import cub_parts
     from ..engine.checkpoint import check_names, open_trained
     from ..engine.inputs import read_input
-    from ..engine.predict import find_device
     from ..explain import blocks_of, figure
     from ..heads import second_order_pools
+    from ..models.device import find_device
 
     paths = [checkpoint, compare] if compare else [checkpoint]
     rows, parts, arrays = [], {}, {}

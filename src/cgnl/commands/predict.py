@@ -42,7 +42,8 @@ def predict(
         raise ValueError("name a file or a folder to look at")
     from ..engine.checkpoint import open_trained
     from ..engine.onnx import open_onnx
-    from ..engine.predict import find, find_device, predictions
+    from ..engine.predict import find, predictions
+    from ..models.device import find_device
 
     trained = open_onnx(checkpoint) if Path(checkpoint).suffix == ".onnx" else open_trained(checkpoint)
     paths = find(files, trained.kind)

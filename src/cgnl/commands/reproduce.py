@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from ..experiments.tables import MEASURED, TABLES, select_rows
 from ..extras import need
-from ..spelling import counted
+from ..spelling import counted, format_duration
 
 
 def reproduce(
@@ -52,7 +52,7 @@ def reproduce(
         print(f"{_join(_measure(table, folder, seeds, device, dry))} written")
     elif table is not None:
         from ..experiments.plan import estimate_durations, plan_tables
-        from ..experiments.work import STOPPED, format_duration, make_workers, work
+        from ..experiments.work import STOPPED, make_workers, work
 
         selected = select_rows(table, rows)
         runs = plan_tables(selected, scale, seeds, folder, settings)

@@ -25,7 +25,7 @@ class Run:
     def config(self) -> Config:
         """Of ``config.yaml``."""
         if not (self.folder / "config.yaml").is_file():
-            raise ValueError(f"{self.folder} is no folder of a run: it has no config.yaml")
+            raise ValueError(f"{self.folder} is not a run folder: it has no config.yaml")
         return build(read_recipe(self.folder / "config.yaml"))
 
     @cached_property
@@ -41,7 +41,7 @@ class Run:
                     raise ValueError("another table")
                 return tuple({name: float(value) for name, value in row.items() if value} for row in table)
         except (csv.Error, TypeError, ValueError):
-            raise ValueError(f"{path} is no table of epochs") from None
+            raise ValueError(f"{path} is not a table of epochs") from None
 
     @cached_property
     def results(self) -> dict[str, float]:
@@ -50,7 +50,7 @@ class Run:
         try:
             return {name: float(value) for name, value in content.items()}
         except (OverflowError, TypeError, ValueError):
-            raise ValueError(f"{self.folder / 'results.json'} holds something other than numbers") from None
+            raise ValueError(f"{self.folder / 'results.json'} must hold numbers") from None
 
     @cached_property
     def environment(self) -> dict[str, Any]:

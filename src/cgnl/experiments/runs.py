@@ -2,14 +2,14 @@
 
 import csv
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..engine import runs
 from ..engine.atomic_io import write_text
-from ..engine.config import Config, build, read_recipe
+from ..engine.config import Config, read_recipe
 from ..engine.folder import check_same
 from ..engine.predictions import Prediction, read_predictions
 from .tables import METRICS
@@ -89,8 +89,8 @@ def find_files(folder: Path, row: str, name: str) -> Iterator[tuple[int, Path]]:
 def read_outcome(folder: Path, seed: int) -> Outcome:
     """Read the folder of a finished run."""
     try:
-        results = json.loads((folder / "results.json").read_text())
-        config = build(read_recipe(folder / "config.yaml"))
+        run = runs.Run(folder)
+        results, config = run.results, run.config
         numbers = {name: 100 * results[f"test_{name}"] for name in METRICS if f"test_{name}" in results}
         samples, correct = (folder / CORRECT).read_text().split() if (folder / CORRECT).exists() else ("", "")
         if correct:  # older results.json broke ties of half precision differently

@@ -20,7 +20,7 @@ from ..engine.evaluate import prepare
 from ..engine.train import train
 from ..explain.diagnose import run as diagnose
 from ..explain.diagnose import write_rows
-from ..spelling import first_line
+from ..spelling import first_line, format_duration
 from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_correct
 
 STOPPED = 130
@@ -168,8 +168,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGINT)
-
-
-def format_duration(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if seconds >= 90 else f"{round(seconds)} s"

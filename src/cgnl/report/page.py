@@ -16,10 +16,10 @@ from ..engine.checkpoint import Trained, check_names, open_trained
 from ..engine.config import SYNTHETIC
 from ..engine.datasets import dataset_name, open_dataset
 from ..engine.inputs import FileInput, read_input
-from ..engine.predict import find_device
 from ..engine.predictions import ranked
 from ..explain.figure import Row, at_frame, dimmed, draw, enlarge, heated, name_run, with_reference, write_video
 from ..explain.maps import THRESHOLD, Attention, Map, attention, blocks_of
+from ..models.device import find_device
 
 SIDE = 512  # small pictures are enlarged to about this many pixels
 ALL, STRONGEST, SUM = "all", "strongest", "sum"  # all groups; the channel with the largest range; a group's sum

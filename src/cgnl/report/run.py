@@ -1,30 +1,27 @@
-"""Read the folder of a run, finished or not."""
+"""A run as a report shows it, finished or not."""
 
-import csv
-import json
 import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from ..engine.config import Config, build, read_recipe
-from ..engine.predictions import Prediction, read_predictions
+from ..engine import runs
+from ..engine.predictions import Prediction
 
 
 @dataclass(frozen=True)
-class Run:
-    """The files of a run."""
+class Run(runs.Run):
+    """A run folder with a title."""
 
-    folder: Path
     title: str
-    config: Config
-    rows: tuple[dict[str, float], ...]  # epochs of metrics.csv, without empty cells
-    results: dict[str, float]  # results.json of a finished run, otherwise the last test between epochs
-    finished: bool
-    environment: dict[str, Any]
-    predictions: tuple[Prediction, ...]  # for each test sample; empty if there is no predictions.csv
+
+    @cached_property
+    def results(self) -> dict[str, float]:
+        """Of a finished run ``results.json``, otherwise the last test between epochs."""
+        tests = [{name: v for name, v in row.items() if name.startswith("test_")} for row in self.rows]
+        return super().results or next(filter(None, reversed(tests)), {})
 
     @property
     def speeds(self) -> list[float]:
@@ -47,23 +44,16 @@ class Run:
 
 
 def read_run(folder: Path | str, title: str | None = None) -> Run:
-    """Read a run folder."""
-    folder = Path(folder)
-    if not (folder / "config.yaml").is_file():
-        raise ValueError(f"{folder} is not a run folder: it has no config.yaml")
-    config = build(read_recipe(folder / "config.yaml"))
-    rows, results = _read_epochs(folder / "metrics.csv"), _read_numbers(folder / "results.json")
-    environment, predictions = _read_json(folder / "environment.json"), read_predictions(folder)
+    """Read a run folder; raise for a damaged one."""
+    run = Run(Path(folder), title or Path(folder).resolve().name)
+    run.config  # noqa: B018  read first, so that what is no run folder is named as such
     for name, kind in {"gpus": list, "packages": dict}.items():
-        if not isinstance(environment.get(name, kind()), kind):
-            raise ValueError(f"{folder / 'environment.json'}: {name} = {environment[name]!r} must be a {kind.__name__}")
-    if _has_few_classes((*rows, results), predictions):
-        for numbers in (*rows, results):
+        if not isinstance(given := run.environment.get(name, kind()), kind):
+            raise ValueError(f"{run.folder / 'environment.json'}: {name} = {given!r} must be a {kind.__name__}")
+    if _has_few_classes((*run.rows, run.results), run.predictions):
+        for numbers in (*run.rows, run.results):
             numbers.pop("test_top5", None)
-    tests = [{name: v for name, v in row.items() if name.startswith("test_")} for row in rows]
-    latest = next(filter(None, reversed(tests)), {})
-    title = title or folder.resolve().name
-    return Run(folder, title, config, rows, results or latest, bool(results), environment, predictions)
+    return run
 
 
 def read_runs(folders: Sequence[str]) -> list[Run]:
@@ -79,34 +69,3 @@ def _has_few_classes(tests: Sequence[dict[str, float]], predictions: Sequence[Pr
     """Whether there seem to be five classes at most: then top-5 is always 1 and says nothing."""
     named = {name for prediction in predictions for name in (prediction.label, prediction.predicted)}
     return len(named) <= 5 and all(numbers.get("test_top5", 1) == 1 for numbers in tests)
-
-
-def _read_epochs(path: Path) -> tuple[dict[str, float], ...]:
-    if not path.exists():
-        return ()
-    try:
-        with path.open(newline="") as file:
-            table = csv.DictReader(file)
-            if "epoch" not in (table.fieldnames or ("epoch",)):
-                raise ValueError
-            return tuple({name: float(v) for name, v in row.items() if v} for row in table)
-    except (csv.Error, TypeError, ValueError):
-        raise ValueError(f"{path} is not a table of epochs") from None
-
-
-def _read_numbers(path: Path) -> dict[str, float]:
-    content = _read_json(path)
-    try:
-        return {name: float(value) for name, value in content.items()}
-    except (OverflowError, TypeError, ValueError):
-        raise ValueError(f"{path} must hold numbers") from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text())
-    except (ValueError, RecursionError):
-        raise ValueError(f"{path} is not JSON") from None
-    return content if isinstance(content, dict) else {}

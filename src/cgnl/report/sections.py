@@ -1,6 +1,5 @@
 """Compute what the sections of a report show; ``report.html.j2`` says how."""
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
@@ -11,7 +10,7 @@ from markupsafe import Markup
 from ..engine.config import plain, to_yaml
 from ..engine.datasets import dataset_name
 from ..engine.predictions import Prediction
-from ..spelling import counted
+from ..spelling import counted, format_duration
 from .curves import DETAIL, draw_curves, is_share, words
 from .examples import draw_examples, make_thumbnails, open_samples
 from .run import Run
@@ -103,14 +102,6 @@ def format_number(name: str, value: float | None) -> str:
     if name == "seconds":
         return format_duration(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
-
-
-def format_duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "-"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
 
 
 def tabulate_results(runs: Runs) -> Table | None:
