@@ -31,8 +31,8 @@ def data(
     Args:
         action: check, draw, shrink or convert.
         words: check, draw: FOLDER. shrink: ROOT OUT, the dataset and its copy. convert: cityscapes ROOT OUT.
-        dataset: check: the layout: folder (the default), cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200,
-            lsa64 or coco. draw: parts (the default), relation or actions.
+        dataset: check: the layout: folder (the default), images, clips, cub, pets, imagenet, ucf101, kinetics400,
+            mini_kinetics200, lsa64 or coco. draw: parts (the default), relation or actions.
         annotations: check: annotation file in COCO's format, relative to the folder. If not given: COCO's own names.
         images: check: folder of its images, relative to the folder.
         min_frames: check: report videos with fewer frames as too short.

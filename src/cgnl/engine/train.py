@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from ..data.index import name_some
 from ..data.sources import CachedSource
 from ..models import is_detector, is_video
 from ..spelling import counted
@@ -246,6 +247,10 @@ def resolved(config: Config, dataset: Dataset) -> Config:
         raise ValueError(f"model.name = {model.name} does not fit {dataset.name}, which has {what}")
     if dataset.kind != "objects" and len(dataset.classes) == 1:
         raise ValueError(f"{config.data.root} has one class, {dataset.classes[0]}, and nothing to tell it from")
+    if dataset.untrained:
+        raise ValueError(
+            f"{config.data.root} is not usable: no training sample of class {name_some(dataset.untrained)}"
+        )
     if {"images": is_video(str(model.name)), "videos": str(model.name).startswith("resnet")}.get(dataset.kind):
         fits = f"{dataset.name}, which has {dataset.kind}: {networks[dataset.kind]} is one that does"
         raise ValueError(f"model.name = {model.name} does not fit {fits}")
