@@ -33,7 +33,7 @@ def predict(
         json: print JSON; for detectors, in COCO's result format.
         csv: print CSV.
         draw: detectors: folder for images with boxes, masks and labels.
-        threshold: detectors: lowest score to print. If not given: 0.5, or 0 for JSON.
+        threshold: detectors: lowest score to print and draw. If not given: 0.5, or 0 for JSON.
         device: cpu, cuda or auto; an ONNX file runs where onnxruntime can.
     """
     if json and csv:

@@ -108,14 +108,13 @@ def draw(finding: Finding) -> Tensor:
     if not finding.results:
         return finding.pixels
     utils = need("torchvision.utils", "detection")
-    sure = [i for i, row in enumerate(finding.results) if row["score"] >= SURE] or [0]
-    colours = [colour(i) for i in sure]
+    colours = [colour(i) for i in range(len(finding.results))]
     pixels = finding.pixels
-    for i, each in reversed(list(zip(sure, colours, strict=True))):  # one by one: where masks overlap, all are seen
-        pixels = utils.draw_segmentation_masks(pixels, finding.masks[i], alpha=0.45, colors=each)
-    boxes = torch.tensor([finding.results[i]["bbox"] for i in sure])
+    for mask, each in reversed(list(zip(finding.masks, colours, strict=True))):  # one by one: overlaps show all
+        pixels = utils.draw_segmentation_masks(pixels, mask, alpha=0.45, colors=each)
+    boxes = torch.tensor([row["bbox"] for row in finding.results])
     boxes[:, 2:] += boxes[:, :2]
-    labels = [f"{finding.classes[i]} {finding.results[i]['score']:.0%}" for i in sure]
+    labels = [f"{name} {row['score']:.0%}" for name, row in zip(finding.classes, finding.results, strict=True)]
     return utils.draw_bounding_boxes(
         pixels, boxes, labels, colors=colours, width=2, label_colors="white", fill_labels=True
     )
