@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from cgnl.engine.predict_objects import Finding, draw
+from cgnl.engine.predict_objects import Finding, draw, table
 
 SIDE, SCORES = 40, (0.9, 0.5, 0.3, 0.02, 0.0)
 
@@ -25,3 +26,14 @@ def test_draw_draws_all_that_was_found_and_nothing_else(count):
     painted = draw(found(count))[:, 20:30].any(0)  # [rows, W]
     is_drawn = [bool(part[:, 12:28].all()) for part in painted.split(SIDE, dim=1)]
     assert is_drawn == [number < count for number in range(len(SCORES))]
+
+
+def test_table_and_drawing_spell_out_control_characters(capsys):
+    evil = replace(found(2), path=Path("a\x1b\n.png"), classes=("thing\x1b[31m\r", "lone\ud800"))
+    assert table(iter([evil])) == []
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == r"a\x1b\n.png: 2 found"
+    assert second.startswith(r"   90.00%  thing\x1b[31m\r ")
+    assert r"lone\ud800" in third
+    pytest.importorskip("torchvision")
+    draw(evil)

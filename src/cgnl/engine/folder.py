@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..extras import need
-from ..spelling import first_line
+from ..spelling import escape_record, first_line
 from .atomic_io import make_folder, remove_parts, write_text
 from .config import Config, build, plain, read_recipe, to_yaml
 from .datasets import decided
@@ -128,6 +128,7 @@ def start_log(first: bool, silent: bool = False) -> Any:
 
     stop_log()
     log.propagate = False
+    log.addFilter(escape_record)
     log.setLevel(logging.INFO if first else logging.ERROR)
     if first:
         log.addHandler(MemoryHandler(capacity=1000))

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..data.images import read_image, to_image
 from ..data.index import UnreadableError
 from ..extras import need
+from ..spelling import escape, say
 from .atomic_io import make_folder
 from .checkpoint import Trained
 from .detection import coco_results, set_size
@@ -74,10 +75,10 @@ def table(results: Iterator[Finding]) -> list[str]:
         if r.problem:
             failed.append(r.problem)
             continue
-        print(f"{r.path}: {len(r.results)} found" if r.results else f"{r.path}: nothing found")
+        say(f"{r.path}: {len(r.results)} found" if r.results else f"{r.path}: nothing found")
         for name, row in zip(r.classes, r.results, strict=True):
             x, y, w, h = row["bbox"]
-            print(f"  {row['score']:7.2%}  {name:20} {w:.0f} x {h:.0f} at ({x:.0f}, {y:.0f})")
+            say(f"  {row['score']:7.2%}  {escape(name):20} {w:.0f} x {h:.0f} at ({x:.0f}, {y:.0f})")
     return failed
 
 
@@ -114,7 +115,7 @@ def draw(finding: Finding) -> Tensor:
         pixels = utils.draw_segmentation_masks(pixels, mask, alpha=0.45, colors=each)
     boxes = torch.tensor([row["bbox"] for row in finding.results])
     boxes[:, 2:] += boxes[:, :2]
-    labels = [f"{name} {row['score']:.0%}" for name, row in zip(finding.classes, finding.results, strict=True)]
+    labels = [f"{escape(name)} {row['score']:.0%}" for name, row in zip(finding.classes, finding.results, strict=True)]
     return utils.draw_bounding_boxes(
         pixels, boxes, labels, colors=colours, width=2, label_colors="white", fill_labels=True
     )
