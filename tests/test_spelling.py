@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgnl import spelling
-from cgnl.spelling import LONGEST, counted, escape, escape_record, first_line, nearest, printable, say
+from cgnl.spelling import LONGEST, counted, escape, escape_record, first_line, nearest, percent, printable, say
 
 
 def test_sentence_is_printed_as_it_is():
@@ -47,6 +47,11 @@ def test_nearest_suggests_only_what_is_near(name, hint):
 )
 def test_counted_has_a_plural_for_all_but_one(number, thing, words):
     assert counted(number, thing) == words
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0, "0.00%"), (0.12345, "12.35%"), (1.0, "100.00%"), (-1.0, "-")])
+def test_percent(share, text):
+    assert percent(share) == text
 
 
 def test_control_characters_are_spelt_out():

@@ -45,6 +45,11 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
+def percent(share: float) -> str:
+    """``12.34%``, or a dash for the negative number by which COCO says that there is nothing to find."""
+    return "-" if share < 0 else f"{share:.2%}"
+
+
 def escape(text: object) -> str:
     """Return text with its control characters and line ends spelt out, as in ``\\x1b``."""
     return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], str(text))

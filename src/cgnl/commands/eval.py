@@ -3,7 +3,7 @@
 import json as json_module
 from typing import Any
 
-from ..spelling import say
+from ..spelling import percent, say
 
 
 def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
@@ -38,4 +38,4 @@ def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> No
     elif more:
         splits = {result["of"] for result in results}
         what = "the three splits of UCF101" if len(splits) == len(paths) == 3 else f"{len(paths)} checkpoints"
-        say(f"mean of {what}: {NAMES[metric]} {mean:.2%}")
+        say(f"mean of {what}: {NAMES[metric]} {percent(mean)}")

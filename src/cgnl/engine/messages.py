@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from ..spelling import counted
+from ..spelling import counted, percent
 from ..surgery import inserted
 from .atomic_io import write_text
 from .config import Config
@@ -32,7 +32,7 @@ def epoch_in_words(row: dict[str, Any], epochs: int) -> str:
     if "test_top1" in row:
         words.append(f"test top-1 {row['test_top1']:7.2%}, loss {row['test_loss']:.3f}")
     if "test_box_ap" in row:
-        words.append(f"test AP of boxes {_ap(row['test_box_ap'])}, of masks {_ap(row['test_mask_ap'])}")
+        words.append(f"test AP of boxes {percent(row['test_box_ap'])}, of masks {percent(row['test_mask_ap'])}")
     return ", ".join([*words, f"{row['samples_per_second']:,.0f} samples/s"])
 
 
@@ -91,7 +91,7 @@ def conclude(dataset: Dataset, result: Any) -> None:
     log.info("%s, the network after the last epoch:", last)
     for line in describe(result.test, dataset.kind, len(dataset.classes)):
         log.info("%s", line)
-    best = f"{NAMES[metric]} {100 * result.best:.2f}%"
+    best = f"{NAMES[metric]} {percent(result.best)}"
     log.info("best test between epochs: %s, of %s, which was chosen by these tests", best, last.with_name("best.ckpt"))
     if result.unreadable:
         unread = counted(result.unreadable, "sample")
@@ -124,16 +124,11 @@ def _precision(test: dict[str, float]) -> list[str]:
     pictures = counted(round(test["test_count"]), "picture")
     lines = [f"test: average precision on {pictures} (IoU 0.50:0.95; at 0.50; at 0.75)"]
     for kind in ("box", "mask"):
-        ap, ap50, ap75, *areas = (_ap(test[f"test_{kind}_{n}"]) for n in ("ap", "ap50", "ap75", *_AREAS))
+        ap, ap50, ap75, *areas = (percent(test[f"test_{kind}_{n}"]) for n in ("ap", "ap50", "ap75", *_AREAS))
         by_area = ", ".join(f"{area.removeprefix('ap_')} {value}" for area, value in zip(_AREAS, areas, strict=True))
-        recall = _ap(test[f"test_{kind}_ar_100"])
+        recall = percent(test[f"test_{kind}_ar_100"])
         lines.append(f"  {kind:5} AP {ap}, AP50 {ap50}, AP75 {ap75}; {by_area}; recall {recall}")
     return lines
 
 
 _AREAS = ("ap_small", "ap_medium", "ap_large")
-
-
-def _ap(value: float) -> str:
-    """In per cent, or a line where there is nothing to find."""
-    return "-" if value < 0 else f"{100 * value:.2f}"
