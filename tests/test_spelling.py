@@ -1,8 +1,24 @@
+import logging
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgnl.spelling import LONGEST, counted, first_line, format_duration, nearest, printable
+from cgnl import spelling
+from cgnl.spelling import (
+    LONGEST,
+    counted,
+    escape,
+    escape_record,
+    first_line,
+    format_duration,
+    nearest,
+    percent,
+    printable,
+    say,
+)
 
 
 def test_sentence_is_printed_as_it_is():
@@ -42,6 +58,11 @@ def test_nearest_suggests_only_what_is_near(name, hint):
 )
 def test_counted_has_a_plural_for_all_but_one(number, thing, words):
     assert counted(number, thing) == words
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0, "0.00%"), (0.12345, "12.35%"), (1.0, "100.00%"), (-1.0, "-")])
+def test_percent(share, text):
+    assert percent(share) == text
 
 
 def test_control_characters_are_spelt_out():
@@ -89,3 +110,47 @@ def test_first_line_says_what_went_wrong(error, line):
 )
 def test_format_duration(seconds, expected):
     assert format_duration(seconds) == expected
+
+
+def test_escape_spells_out_what_a_terminal_obeys_and_nothing_else():
+    assert escape("\x1b[2J\r\n\t\x7f\x9b\u2028\u202e\u2067\udc80") == r"\x1b[2J\r\n\t\x7f\x9b\u2028\u202e\u2067\udc80"
+    fine = "  two spaces, é 🐦 \N{NO-BREAK SPACE} می\N{ZERO WIDTH NON-JOINER}خواهم \\x1b"
+    assert escape(fine) == fine
+
+
+@given(st.text())
+def test_escaped_text_is_one_line_that_can_be_encoded(text):
+    assert len(escape(text).encode().splitlines()) <= 1
+    assert escape(escape(text)) == escape(text)
+
+
+def test_say_prints_a_line_for_each(capsys):
+    say("a\nb", "", Path("c\x1b"))
+    say("wrong\r", error=True)
+    assert capsys.readouterr() == ("a\\nb\n\nc\\x1b\n", "wrong\\r\n")
+
+
+def test_escape_record_leaves_what_is_not_formatted():
+    record = logging.LogRecord("cgnl", logging.INFO, "file", 1, "%s is 100 %% \x1b", ("a%s\n",), None)
+    assert escape_record(record)
+    assert record.getMessage() == r"a%s\n is 100 % \x1b"
+
+
+PRINTS = {
+    "cli.py",
+    "spelling.py",
+    "engine/distributed.py",
+    "commands/bench.py",
+    "commands/models.py",
+    "report/app.py",
+} | {"experiments/gated_field.py"}
+"""Modules that print nothing that strangers named, or escape it themselves."""
+
+
+def test_everything_else_is_printed_by_say():
+    root = Path(spelling.__file__).parent
+    for path in root.rglob("*.py"):
+        if path.relative_to(root).as_posix() in PRINTS:
+            continue
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert not re.match(r"\s*print\((?!json_module\.dumps)", line), f"{path}: {line}: use spelling.say"

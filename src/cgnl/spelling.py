@@ -1,11 +1,21 @@
-"""Small helpers for messages: suggestions for misspelt names, plurals, and foreign text on one line."""
+"""Small helpers for messages: suggestions for misspelt names, plurals, and foreign text on one line.
+
+Names of files and classes come from strangers and can hold control characters. Commands therefore print by ``say``, and
+the log of a training has ``escape_record`` as its filter.
+"""
 
 import difflib
 import math
+import re
+import sys
 from collections.abc import Iterable, Sequence
+from logging import LogRecord
 
 LONGEST_WORD, LONGEST = 300, 2000
 """Most characters printed of a word and of a message."""
+
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that move the cursor, change the terminal or the direction of text, or cannot be encoded."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -45,6 +55,27 @@ def printable(text: object) -> str:
     """Return text as one line for a terminal: no control characters, and too long words without their middle."""
     line = _shortened(" ".join(_shortened(word, LONGEST_WORD) for word in str(text).split()), LONGEST)
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def percent(share: float) -> str:
+    """``12.34%``, or a dash for the negative number by which COCO says that there is nothing to find."""
+    return "-" if share < 0 else f"{share:.2%}"
+
+
+def escape(text: object) -> str:
+    """Return text with its control characters and line ends spelt out, as in ``\\x1b``."""
+    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], str(text))
+
+
+def say(*lines: object, error: bool = False) -> None:
+    """Print lines, without control characters, to stdout or to stderr."""
+    print(*map(escape, lines), sep="\n", file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def escape_record(record: LogRecord) -> bool:
+    """Spell out the control characters of a log's record; a filter."""
+    record.msg, record.args = escape(record.getMessage()), ()
+    return True
 
 
 def first_line(error: object) -> str:

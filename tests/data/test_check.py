@@ -167,7 +167,7 @@ def test_command_refuses_what_is_not_usable(tmp_path, capsys):
 def test_command_refuses_an_unknown_action_or_dataset(tmp_path):
     with pytest.raises(ValueError, match="there is no action 'mend'"):
         data("mend", str(tmp_path))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"there is no dataset 'birds' to check; there is folder, cub"):
+    with pytest.raises(ValueError, match=r"there is no dataset 'birds' to check; there is folder, images, clips, cub"):
         data("check", str(tmp_path), dataset="birds")
 
 

@@ -120,17 +120,32 @@ def test_pixel_belongs_to_what_covers_more_than_half_of_it(tmp_path, scale):
 def test_picture_of_any_size(size):
     polygon = rectangle(0, 0, 127, 63)
     (row,) = regions(Polygons(HEIGHT, WIDTH, [("truck", [(x, y) for x, y in polygon])]), size[1], size[0])
-    assert row[2].shape == (size[1], size[0])
-    assert row[2].all()
+    assert (row.left, row.top, row.mask.shape) == (0, 0, (size[1], size[0]))
+    assert row.mask.all()
+
+
+@pytest.mark.parametrize("scale", [(1, 1), (1, 2), (1, 4), (2, 1)])
+def test_masks_are_those_of_the_whole_picture_cut_to_their_boxes(scale):
+    random, (to, by) = np.random.default_rng(0), scale
+    size = WIDTH * to // by, HEIGHT * to // by
+    for _ in range(30):
+        corner, side = random.uniform((-20, -20), (WIDTH, HEIGHT)), random.choice([2, 8, 40])
+        points = [tuple(point) for point in (corner + random.uniform(0, side, (5, 2))).tolist()]
+        (found,) = regions(Polygons(HEIGHT, WIDTH, [("car", points)]), size[1], size[0])
+        whole = Image.fromarray(drawn(points).astype("float32")).resize(size, Image.Resampling.BOX)
+        (height, width), mask = found.mask.shape, np.zeros((size[1], size[0]), dtype=bool)
+        mask[found.top : found.top + height, found.left : found.left + width] = found.mask
+        assert (mask == (np.array(whole) > 0.5)).all()
+        assert max(height, width) <= (side + 4) * to / by + 2
 
 
 def test_objects_partly_outside_are_cut_and_others_empty():
     far = [("car", [(-20.0, -20.0), (20.0, -20.0), (20.0, 20.0), (-20.0, 20.0)])]
     outside = [("car", [(-20.0, -20.0), (-5.0, -20.0), (-5.0, -5.0)]), ("bus", [(1.0, 1.0), (2.0, 2.0)])]
     cut, none, line = regions(Polygons(HEIGHT, WIDTH, [*far, *outside]), HEIGHT, WIDTH)
-    assert cut[2].sum() == 21 * 21
-    assert not none[2].any()
-    assert not line[2].any()
+    assert cut.mask.sum() == 21 * 21
+    assert not none.mask.any()
+    assert not line.mask.any()
 
 
 def test_hidden_and_tiny_objects_are_counted(tmp_path):

@@ -79,7 +79,7 @@ def test_folder_of_images_without_a_test_split(tmp_path):
     index = folder(str(tmp_path))
     assert index.classes == ("black cat", "dog")
     assert index.kind == "images"
-    assert index.problems == ()
+    assert index.problems == ("ignored: .cache, .hidden.jpg",)
     assert index.splits == {
         "train": (
             Sample(tmp_path / "black cat" / "x.jpeg", 0),
@@ -123,6 +123,118 @@ def test_folder_of_videos_and_of_frames(tmp_path):
     index = folder(tmp_path)
     assert index.kind == "videos"
     assert names(index, tmp_path) == {"train": [("jump/a clip", 0), ("jump/clip.mp4", 0), ("walk/other", 1)]}
+
+
+@pytest.mark.parametrize("junk", ["__MACOSX", ".ipynb_checkpoints", ".git"])
+def test_folder_ignores_what_systems_leave_behind(tmp_path, junk):
+    for name in ("a/1.png", "b/2.png", f"{junk}/a/3.png", f"a/{junk}/4.png"):
+        image(tmp_path / name)
+    touch(tmp_path / "a" / ".DS_Store")
+    touch(tmp_path / "b" / ".DS_Store")
+    index = folder(tmp_path)
+    assert names(index, tmp_path) == {"train": [("a/1.png", 0), ("b/2.png", 1)]}
+    assert index.problems == (f"ignored: {', '.join(sorted(['.DS_Store', junk]))}",)
+
+
+def test_folder_names_few_of_many_ignored_files(tmp_path):
+    for number in range(5):
+        image(tmp_path / "a" / f"{number}.png")
+        touch(tmp_path / "a" / f"._{number}.png")
+    assert folder(tmp_path).problems == ("ignored: ._0.png, ._1.png, ._2.png and 2 more",)
+
+
+def test_folder_reads_nested_images(tmp_path):
+    for name in ("a/indoor/rex.png", "a/indoor/old/fido.png", "a/1.png", "b/outdoor/tom.png"):
+        image(tmp_path / name)
+    index = folder(tmp_path)
+    assert index.kind == "images"
+    assert names(index, tmp_path)["train"] == [
+        ("a/1.png", 0),
+        ("a/indoor/old/fido.png", 0),
+        ("a/indoor/rex.png", 0),
+        ("b/outdoor/tom.png", 1),
+    ]
+    (decision,) = index.problems
+    assert re.search(r"indoor is read as a folder of images, not a clip, because of .*a/1\.png$", decision)
+
+
+def test_folder_reads_the_images_that_torchvision_reads(tmp_path):
+    datasets = pytest.importorskip("torchvision.datasets")
+    for name in ("a/x.png", "a/c/d/e/y.jpg", "a/c/z.png", "b/u/1.png", "b/u/7.png", "b/u/8.png"):
+        image(tmp_path / name)
+    theirs, ours = datasets.ImageFolder(str(tmp_path)), folder(tmp_path)
+    assert list(ours.classes) == theirs.classes
+    assert sorted((str(path), label) for path, label in ours.splits["train"]) == sorted(theirs.samples)
+
+
+NUMBERED = ["frame_001.jpg", "frame_002.jpg", "frame_003.jpg"]
+STRIDED = ["8.png", "10.png", "12.png"]
+PHOTOS = ["IMG_3301.jpg", "IMG_3302.jpg", "IMG_3390.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "kind"),
+    [
+        ([NUMBERED, STRIDED], "videos"),
+        ([["1.png"], ["v2_007.png"]], "videos"),
+        ([NUMBERED, NUMBERED, ["000.jpg", "002.jpg", "003.jpg"]], "videos"),  # a frame was lost
+        ([PHOTOS, NUMBERED], "images"),
+        ([PHOTOS, PHOTOS], "images"),
+        ([["rex.png"], ["a1.png", "b2.png"]], "images"),
+        ([["1.png", "2.jpg"], ["1.png", "1.jpg"]], "images"),
+    ],
+)
+def test_folder_tells_frames_from_nested_images_by_their_numbers(tmp_path, folders, kind):
+    for number, files in enumerate(folders):
+        for file in files:
+            image(tmp_path / "ab"[number % 2] / f"inner{number}" / file)
+    index = folder(tmp_path)
+    assert index.kind == kind
+    (decision,) = index.problems
+    other = {"videos": "images", "images": "clips"}[kind]
+    assert re.search(rf"inner0 is read as .* of {len(folders)} folders .*; dataset={other} ", decision)
+    assert READERS[other](tmp_path).kind != kind
+    assert READERS[other](tmp_path).problems == ()
+    files = sum(map(len, folders))
+    assert len(index.splits["train"]) == (files if kind == "images" else len(folders))
+
+
+def test_folder_reads_clips_at_any_depth(tmp_path):
+    touch(tmp_path / "a" / "group" / "clip.mp4")
+    image(tmp_path / "a" / "group" / "frames" / "0.png")
+    image(tmp_path / "a" / "group" / "frames" / "masks" / "0.png")
+    image(tmp_path / "b" / "more" / "x" / "y" / "cover.png")
+    index = folder(tmp_path)
+    assert index.kind == "videos"
+    assert names(index, tmp_path)["train"] == [("a/group/clip.mp4", 0), ("a/group/frames", 0), ("b/more/x/y", 1)]
+    assert re.search(r"frames is read as a clip, because of .*clip\.mp4$", index.problems[0])
+
+
+def test_folder_that_links_to_itself_ends(tmp_path):
+    image(tmp_path / "a" / "1.png")
+    (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "b").symlink_to(tmp_path / "a", target_is_directory=True)
+    assert names(folder(tmp_path), tmp_path)["train"][0] == ("a/1.png", 0)
+
+
+@pytest.mark.parametrize("splits", [("",), ("train/", "test/")])
+def test_folder_mentions_images_in_no_class(tmp_path, splits):
+    for split in splits:
+        for name in ("a/1.png", "b/2.png", "stray.png"):
+            image(tmp_path / f"{split}{name}")
+    index = folder(tmp_path)
+    assert index.classes == ("a", "b")
+    counted = "1 file" if len(splits) == 1 else "2 files"
+    assert index.problems == (f"{counted} in no class folder: ignored, such as {tmp_path / splits[0] / 'stray.png'}",)
+
+
+@pytest.mark.parametrize(("reader", "wrong"), [("images", "clip.mp4"), ("clips", "1.png")])
+def test_readers_of_one_kind_mention_the_other(tmp_path, reader, wrong):
+    image(tmp_path / "a" / "1.png")
+    touch(tmp_path / "a" / "clip.mp4")
+    index = READERS[reader](tmp_path)
+    assert len(index.splits["train"]) == 1
+    assert index.problems == (f"1 file not of {index.kind}: ignored, such as {tmp_path / 'a' / wrong}",)
 
 
 def test_folder_names_a_class_without_files(tmp_path):

@@ -1,5 +1,6 @@
 """Samples from files, from a seed and from memory."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,17 @@ def test_cached_source_remembers_nothing_of_those_who_asked_for_an_unreadable_sa
         return len(raised.traceback)
 
     assert frames() == frames() == frames()
+
+
+def test_cached_source_holds_the_same_files_until_they_change(tmp_path):
+    picture(tmp_path / "a.png")
+    files = Files([Sample(tmp_path / "a.png", 0)], "images")
+    held = CachedSource(files, "cpu")
+    assert held.holds(files, "cpu")
+    assert not held.holds(files, "meta")
+    assert not held.holds(Files([Sample(tmp_path / "b.png", 0)], "images"), "cpu")
+    picture(tmp_path / "a.png", value=9)
+    os.utime(tmp_path / "a.png", (1, 1))
+    assert not held.holds(files, "cpu")
+    drawn = SyntheticSource("parts", 0, 2)
+    assert CachedSource(drawn, "cpu").holds(SyntheticSource("parts", 0, 2), "cpu")

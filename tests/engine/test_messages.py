@@ -1,10 +1,12 @@
 """What a run says of itself."""
 
 import math
+import re
 
 import pytest
 
-from cgnl.engine.messages import at_chance
+from cgnl.engine.messages import at_chance, epoch_in_words
+from cgnl.engine.tasks import TASKS
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,13 @@ def test_training_at_chance_warns_in_its_log(run, lr, warnings):
     folder = run(optim__lr=lr, optim__epochs=4, data__samples=96).folder
     lines = [line for line in (folder / "log.txt").read_text().splitlines() if " WARNING " in line]
     assert sum("ln 12 = 2.485" in line for line in lines) == warnings
+
+
+def test_average_precision_has_one_spelling():
+    names = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large", "ar_100")
+    test = {f"test_{kind}_{name}": 0.1234 for kind in ("box", "mask") for name in names}
+    lines = TASKS["objects"].describe(test | {"test_count": 3, "test_box_ap_small": -1.0}, 2)
+    assert [re.findall(r"[0-9.]+%", line) for line in lines] == [[], ["12.34%"] * 6, ["12.34%"] * 7]
+    assert "small -," in lines[1]
+    row = {"epoch": 1, "train_loss": 1.0, "test_box_ap": 0.0, "test_mask_ap": -1.0, "samples_per_second": 1}
+    assert "boxes 0.00%, of masks -," in epoch_in_words(row, 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cgnl.commands.data import data as data_command
 from cgnl.engine import loop
 from cgnl.engine.config import load, read_recipe
 from cgnl.engine.datasets import decided, open_dataset
@@ -436,6 +437,17 @@ def test_resolved_refuses_a_single_class(tmp_path):
     config = load(None, {"data.root": str(tmp_path / "only")})
     with pytest.raises(ValueError, match=r"has one class, a, and nothing to tell it from$"):
         resolved(config, open_dataset(config.data))
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_resolved_refuses_an_empty_class_as_data_check_does(tmp_path, limit):
+    write_pictures(tmp_path / "only", classes="a", count=4)
+    (tmp_path / "only" / "b").mkdir()
+    config = load(None, {"data.root": str(tmp_path / "only"), "data.limit": limit})
+    with pytest.raises(ValueError, match=r"is not usable: no training sample of class b$"):
+        resolved(config, open_dataset(config.data))
+    with pytest.raises(ValueError, match=r"is not usable: no readable training sample for class b$"):
+        data_command("check", str(tmp_path / "only"))
 
 
 def test_resolved_names_a_run_by_dataset_network_and_block():

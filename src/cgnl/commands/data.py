@@ -5,7 +5,7 @@ from typing import Literal
 
 from ..data.readers import READERS
 from ..engine.config import SYNTHETIC
-from ..spelling import counted, nearest
+from ..spelling import counted, nearest, say
 
 Action = Literal["check", "draw", "shrink", "convert"]
 WORDS = {"check": "FOLDER", "draw": "FOLDER", "shrink": "ROOT OUT", "convert": "cityscapes ROOT OUT"}
@@ -31,8 +31,8 @@ def data(
     Args:
         action: check, draw, shrink or convert.
         words: check, draw: FOLDER. shrink: ROOT OUT, the dataset and its copy. convert: cityscapes ROOT OUT.
-        dataset: check: the layout: folder (the default), cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200,
-            lsa64 or coco. draw: parts (the default), relation or actions.
+        dataset: check: the layout: folder (the default), images, clips, cub, pets, imagenet, ucf101, kinetics400,
+            mini_kinetics200, lsa64 or coco. draw: parts (the default), relation or actions.
         annotations: check: annotation file in COCO's format, relative to the folder. If not given: COCO's own names.
         images: check: folder of its images, relative to the folder.
         min_frames: check: report videos with fewer frames as too short.
@@ -74,7 +74,7 @@ def _check(root: str, dataset: str | None, coco: dict[str, str], min_frames: int
 
     index = READERS[name](root, **coco)
     report = check(index, min_frames)
-    print("\n".join(table(index, report, min_frames)))
+    say(*table(index, report, min_frames))
     if not report.usable:
         raise ValueError(f"{root} is not usable: {'; '.join(report.faults)}")
     if bad := len(report.unreadable):
@@ -88,16 +88,16 @@ def _draw(name: str, folder: str, count: int, seed: int) -> None:
     from ..data.synthetic import draw
 
     classes = draw(name, folder, count, seed)
-    print(f"{counted(count, 'sample')} of {counted(len(classes), 'class')} in {folder}")
+    say(f"{counted(count, 'sample')} of {counted(len(classes), 'class')} in {folder}")
 
 
 def _shrink(root: str, out: str, short_side: int, frames: int, workers: int | None, frame_folders: bool) -> None:
     """Write a small copy of a dataset of clips."""
     from ..data.shrink import shrink
 
-    done = shrink(root, out, short_side, frames, workers, frame_folders, say=_say)
+    done = shrink(root, out, short_side, frames, workers, frame_folders, say=say)
     there = f" ({done.skipped:,} were there already)" if done.skipped else ""
-    print(f"{counted(done.written, 'clip')} written{there}, {counted(done.copied, 'other file')} copied to {out}")
+    say(f"{counted(done.written, 'clip')} written{there}, {counted(done.copied, 'other file')} copied to {out}")
     if bad := len(done.failed):
         raise ValueError(f"{bad:,} of {bad + done.written + done.skipped:,} clips cannot be read")
 
@@ -106,13 +106,9 @@ def _convert(root: str, out: str) -> None:
     """Write Cityscapes in COCO's format."""
     from ..data.cityscapes import SMALLEST, convert
 
-    splits = convert(root, out, say=_say)
-    print(f"\n{'split':8} {'images':>10} {'objects':>10} {'crowds':>10} {f'below {SMALLEST} pixels':>16}")
+    splits = convert(root, out, say=say)
+    say("", f"{'split':8} {'images':>10} {'objects':>10} {'crowds':>10} {f'below {SMALLEST} pixels':>16}")
     for name, split in splits.items():
-        print(f"{name:8} {split.pictures:10,} {split.objects:10,} {split.crowds:10,} {split.too_small:16,}")
+        say(f"{name:8} {split.pictures:10,} {split.objects:10,} {split.crowds:10,} {split.too_small:16,}")
     if bad := sum(len(split.problems) for split in splits.values()):
         raise ValueError(f"{counted(bad, 'image')} left out")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..engine.config import SYNTHETIC
 from ..extras import need
+from ..spelling import say
 
 
 def diagnose(
@@ -30,7 +31,7 @@ def diagnose(
     if folder and test.dataset.name in SYNTHETIC:
         raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is synthetic and has no folder")
     result = run(test, block)
-    print("\n".join(table(result, len(test.dataset.test))))
+    say(*table(result, len(test.dataset.test)))
     if output:
         paths = write(result, Path(output), Path(checkpoint).resolve().parent.name)
-        print(f"{', '.join(map(str, paths))} written")
+        say(f"{', '.join(map(str, paths))} written")

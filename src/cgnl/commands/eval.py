@@ -3,6 +3,8 @@
 import json as json_module
 from typing import Any
 
+from ..spelling import percent, say
+
 
 def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
     """Test checkpoints by the full protocol.
@@ -25,7 +27,7 @@ def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> No
         result = evaluate(path, settings)
         results.append(result)
         if is_rank_zero() and not json:
-            print("\n".join([f"{path}{result['of']}", *result["words"]]))
+            say(f"{path}{result['of']}", *result["words"])
     if not is_rank_zero():
         return
     metric = results[0]["metric"]
@@ -36,4 +38,4 @@ def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> No
     elif more:
         splits = {result["of"] for result in results}
         what = "the three splits of UCF101" if len(splits) == len(paths) == 3 else f"{len(paths)} checkpoints"
-        print(f"mean of {what}: {NAMES[metric]} {mean:.2%}")
+        say(f"mean of {what}: {NAMES[metric]} {percent(mean)}")

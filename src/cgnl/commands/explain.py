@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..engine.atomic_io import make_folder
 from ..extras import need
+from ..spelling import say
 
 PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
@@ -96,8 +97,8 @@ def explain(
         make_folder(Path(save).parent)
         need("numpy", "data").savez_compressed(save, **arrays)
     for row in rows:
-        print(f"{row.title}: {row.words}{row.attention.caption}")
-    print(f"{target}{f' and {save}' if save else ''} written")
+        say(f"{row.title}: {row.words}{row.attention.caption}")
+    say(f"{target}{f' and {save}' if save else ''} written")
 
 
 def _parse_position(at: str | None) -> tuple[float, ...] | None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from ..extras import need
+from ..spelling import say
 
 SUFFIXES = (".onnx", ".pt2", ".safetensors")
 """Those of ``cgnl.export.files``, which needs torch."""
@@ -45,10 +46,10 @@ def export(checkpoint: str, out: str) -> None:
         written.append(str(target.with_suffix(".json")))
     is_backbone = trained.kind == "objects" and target.suffix in (".onnx", ".pt2")
     part = ": the backbone, from normalised pixels to features" if is_backbone else ""
-    print(f"{' and '.join(written)} written, {len(content) / 2**20:.1f} MiB{part}")
-    print(
+    say(f"{' and '.join(written)} written, {len(content) / 2**20:.1f} MiB{part}")
+    say(
         f"the same as the network on {len(agreement.shapes)} shapes: "
         f"the largest difference is {agreement.largest:.1e} of the largest output"
     )
     for shape, difference in zip(agreement.shapes, agreement.differences, strict=True):
-        print(f"  {words(shape):24} {difference:.1e}")
+        say(f"  {words(shape):24} {difference:.1e}")

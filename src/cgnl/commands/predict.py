@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..engine.values import PositiveInt
-from ..spelling import printable
+from ..spelling import escape, printable, say
 
 if TYPE_CHECKING:
     from ..engine.predict import FilePrediction
@@ -33,7 +33,7 @@ def predict(
         json: print JSON; for detectors, in COCO's result format.
         csv: print CSV.
         draw: detectors: folder for images with boxes, masks and labels.
-        threshold: detectors: lowest score to print. If not given: 0.5, or 0 for JSON.
+        threshold: detectors: lowest score to print and draw. If not given: 0.5, or 0 for JSON.
         device: cpu, cuda or auto; an ONNX file runs where onnxruntime can.
     """
     if json and csv:
@@ -63,7 +63,7 @@ def predict(
         results = predictions(trained, paths, top, device)
         failed = (_print_json if json else _print_csv if csv else _print_table)(results)
     for sentence in failed:
-        print(f"cgnl predict: {sentence}", file=sys.stderr)
+        say(f"cgnl predict: {sentence}", error=True)
     if failed:
         raise ValueError(f"{len(failed)} of {len(paths)} could not be read")
 
@@ -75,9 +75,9 @@ def _print_table(results: Iterable["FilePrediction"]) -> list[str]:
         if r.problem:
             problems.append(r.problem)
             continue
-        print(r.path)
+        say(r.path)
         for name, probability in zip(r.classes, r.probabilities, strict=True):
-            print(f"  {probability:7.2%}  {printable(name)}")
+            say(f"  {probability:7.2%}  {printable(name)}")
     return problems
 
 
@@ -99,5 +99,5 @@ def _print_csv(results: Iterable["FilePrediction"]) -> list[str]:
         if r.problem:
             problems.append(r.problem)
         for rank, (name, probability) in enumerate(zip(r.classes, r.probabilities, strict=True), start=1):
-            writer.writerow((r.path, rank, name, f"{probability:.6f}"))
+            writer.writerow((escape(r.path), rank, escape(name), f"{probability:.6f}"))
     return problems

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ..engine.atomic_io import make_folder
 from ..extras import need
+from ..spelling import say
 
 
 def report(run: str, *more: str, output: str | None = None, test: bool = False) -> None:
@@ -27,4 +28,4 @@ def report(run: str, *more: str, output: str | None = None, test: bool = False) 
     target = Path(output) if output else usual
     make_folder(target.parent)
     write_report(runs, target)
-    print(f"{target} written")
+    say(f"{target} written")

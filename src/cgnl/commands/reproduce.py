@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from ..experiments.tables import MEASURED, TABLES, select_rows
 from ..extras import need
-from ..spelling import counted, format_duration
+from ..spelling import counted, format_duration, say
 
 
 def reproduce(
@@ -49,7 +49,7 @@ def reproduce(
     need("scipy", "reproduce")
     folder = Path(output or Path("reproduce") / (table if table in MEASURED else scale))
     if table in MEASURED:
-        print(f"{_join(_measure(table, folder, seeds, device, dry))} written")
+        say(f"{_join(_measure(table, folder, seeds, device, dry))} written")
     elif table is not None:
         from ..experiments.plan import estimate_durations, plan_tables
         from ..experiments.work import STOPPED, make_workers, work
@@ -61,12 +61,12 @@ def reproduce(
         workers = make_workers(runs, budget, jobs, keep)
         if left:
             about = format_duration(seconds / len(workers))
-            print(f"still to do: {counted(len(left), 'run')}, about {about}", flush=True)
+            say(f"still to do: {counted(len(left), 'run')}, about {about}")
         if not dry:
             finished = work(workers)
             _write(list(selected), folder)
             if not finished:
-                print("not all runs have ended: the same command goes on")
+                say("not all runs have ended: the same command goes on")
                 raise SystemExit(STOPPED)
     elif fill is None:
         _list_tables()
@@ -74,7 +74,7 @@ def reproduce(
         from ..experiments.write import fill as fill_document
 
         for document in fill.split(","):
-            print(f"{document}: {counted(fill_document(Path(document)), 'table')} written anew")
+            say(f"{document}: {counted(fill_document(Path(document)), 'table')} written anew")
 
 
 def _measure(table: str, folder: Path, seeds: int, device: str | None, dry: bool) -> list[Path]:
@@ -99,17 +99,17 @@ def _write(tables: list[str], folder: Path) -> None:
         summary = summarize(name, TABLES[name], folder)
         with FileLock(folder / ".tables.lock"):
             paths = write(summary, folder)
-        print(f"\n{rows_markdown(summary)}\n")
-        print("\n".join([*sentences(summary), f"{_join(paths)} written"]))
+        say("", *rows_markdown(summary).splitlines(), "")
+        say(*sentences(summary), f"{_join(paths)} written")
 
 
 def _list_tables() -> None:
     width = max(map(len, [*TABLES, *MEASURED]))
     for name, table in TABLES.items():
         rows = counted(len(table.rows), "row")
-        print(f"{name:{width}}  {table.title} ({rows}{', not in the paper' if table.ours else ''})")
+        say(f"{name:{width}}  {table.title} ({rows}{', not in the paper' if table.ours else ''})")
     for name, title in MEASURED.items():
-        print(f"{name:{width}}  {title}")
+        say(f"{name:{width}}  {title}")
 
 
 def _join(paths: list[Path]) -> str:

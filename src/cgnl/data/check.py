@@ -9,7 +9,7 @@ from pathlib import Path
 from ..spelling import counted
 from .detection import read_scene
 from .images import read_image
-from .index import Index, Kind, Sample, Scene, UnreadableError
+from .index import Index, Kind, Sample, Scene, UnreadableError, name_some
 from .video import probe
 
 AT_ONCE = 1024
@@ -112,9 +112,7 @@ def _faults(index: Index, readable: dict[str, dict[str, int]]) -> tuple[str, ...
         return tuple(faults)
     empty = [name for name, count in readable.get("train", {}).items() if not count]
     if 0 < len(empty) < len(index.classes):
-        more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
-        classes = f"{'class' if len(empty) == 1 else 'classes'} {', '.join(empty[:3])}{more}"
-        faults.append(f"no readable training sample for {classes}")
+        faults.append(f"no readable training sample for {'class' if len(empty) == 1 else 'classes'} {name_some(empty)}")
     if len(index.classes) < 2:
         faults.append("there are fewer than two classes")
     return tuple(faults)

@@ -1,6 +1,7 @@
 """``cgnl data convert cityscapes``: Cityscapes' polygons as masks in COCO's format."""
 
 import json
+import math
 import os
 import shutil
 import time
@@ -33,6 +34,17 @@ class Polygons(NamedTuple):
     height: int
     width: int
     objects: list[tuple[str, list[tuple[float, float]]]]
+
+
+class Region(NamedTuple):
+    """An object in an image, or a group of them."""
+
+    name: str
+    is_crowd: bool
+    left: int
+    top: int
+    mask: Any
+    """bool [rows, columns], from left and top on: a box around what is visible."""
 
 
 @dataclass
@@ -93,12 +105,12 @@ def _convert_split(root: Path, out: Path, split: str, say: Callable[[str], None]
             say(str(error))
             continue
         images.append({"id": number, "file_name": picture.name, "height": height, "width": width})
-        for name, is_crowd, mask in regions(polygons, height, width):
-            if mask.sum() < SMALLEST:
+        for region in regions(polygons, height, width):
+            if region.mask.sum() < SMALLEST:
                 done.too_small += 1
                 continue
-            row = {"id": len(annotations) + 1, "image_id": number, "category_id": CLASSES[name]}
-            annotations.append(row | {"iscrowd": int(is_crowd), **_describe_mask(mask)})
+            row = {"id": len(annotations) + 1, "image_id": number, "category_id": CLASSES[region.name]}
+            annotations.append(row | {"iscrowd": int(region.is_crowd), **_describe_mask(region, height, width)})
         _link(picture, out / split / picture.name)
         if (now := time.monotonic()) - said >= SECONDS or number == len(pictures):
             say(f"{split}: {number:,} of {len(pictures):,} pictures")
@@ -141,31 +153,55 @@ def _points(thing: dict[str, Any], height: int, width: int) -> list[tuple[float,
     return points
 
 
-def regions(polygons: Polygons, height: int, width: int) -> Iterator[tuple[str, bool, Any]]:
-    """The class, whether it is a group, and the visible mask [height, width] of each object, maybe without a pixel."""
-    image, numpy = need("PIL.Image", "data"), need("numpy", "data")
-    canvas = image.new("I", (polygons.width, polygons.height))
+def regions(polygons: Polygons, height: int, width: int) -> Iterator[Region]:
+    """What is visible of each object in an image of this size; maybe without a pixel."""
+    canvas = need("PIL.Image", "data").new("I", (polygons.width, polygons.height))
     pen = need("PIL.ImageDraw", "data").Draw(canvas)
     for number, (name, points) in enumerate(polygons.objects, start=1):
         if name not in NOT_DRAWN and len(points) > 2:
             pen.polygon(points, fill=number)
-    drawn = numpy.array(canvas)  # int32 [H, W]: which object is on top
-    for number, (name, _) in enumerate(polygons.objects, start=1):
-        if name.removesuffix("group") not in CLASSES:
-            continue
-        mask = drawn == number
-        if mask.shape != (height, width):
-            share = image.fromarray(mask.astype("float32")).resize((width, height), image.Resampling.BOX)
-            mask = numpy.array(share) > 0.5
-        yield name.removesuffix("group"), name not in CLASSES, mask
+    drawn = need("numpy", "data").array(canvas)  # int32 [H, W]: which object is on top
+    for number, (name, points) in enumerate(polygons.objects, start=1):
+        if name.removesuffix("group") in CLASSES:
+            part = _visible(drawn, number, points, height, width)
+            yield Region(name.removesuffix("group"), name not in CLASSES, *part)
 
 
-def _describe_mask(mask: Any) -> dict[str, Any]:
+def _visible(
+    drawn: Any, number: int, points: list[tuple[float, float]], height: int, width: int
+) -> tuple[int, int, Any]:
+    """Left, top and mask of a polygon's box in an image of this size."""
+    image, numpy = need("PIL.Image", "data"), need("numpy", "data")
+    rows, columns = drawn.shape[0] / height, drawn.shape[1] / width  # of a pixel of the image
+    xs, ys = zip(*points, strict=True) if points else ((-1.0,), (-1.0,))
+    left, right = _span(xs, columns, width)
+    top, bottom = _span(ys, rows, height)
+    x, y = math.floor(left * columns), math.floor(top * rows)
+    mask = drawn[y : math.ceil(bottom * rows), x : math.ceil(right * columns)] == number
+    if not mask.any():
+        return left, top, numpy.zeros((bottom - top, right - left), dtype=bool)
+    if drawn.shape != (height, width):
+        edges = min(right * columns - x, mask.shape[1]), min(bottom * rows - y, mask.shape[0])
+        box = (left * columns - x, top * rows - y, *edges)
+        share = image.fromarray(mask.astype("float32")).resize((right - left, bottom - top), image.Resampling.BOX, box)
+        mask = numpy.array(share) > 0.5
+    return left, top, mask
+
+
+def _span(side: tuple[float, ...], step: float, most: int) -> tuple[int, int]:
+    """The first pixel that a polygon with its outline can cover, and the one after the last."""
+    first = max(0, math.floor((math.floor(min(side)) - 1) / step))
+    return first, max(first, min(most, math.ceil((math.floor(max(side)) + 2) / step)))
+
+
+def _describe_mask(region: Region, height: int, width: int) -> dict[str, Any]:
     """The box, area and run lengths of a mask, as in COCO."""
-    rows, columns = mask.any(1).nonzero()[0], mask.any(0).nonzero()[0]
-    left, top, right, bottom = map(int, (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1))
-    segmentation = encode(torch.from_numpy(mask[None]))[0]
-    return {"bbox": [left, top, right - left, bottom - top], "area": int(mask.sum()), "segmentation": segmentation}
+    mask, (rows, columns) = region.mask, region.mask.shape
+    whole = torch.zeros(1, height, width, dtype=torch.bool)
+    whole[0, region.top : region.top + rows, region.left : region.left + columns] = torch.from_numpy(mask)
+    ys, xs = mask.any(1).nonzero()[0], mask.any(0).nonzero()[0]
+    box = [region.left + xs[0], region.top + ys[0], xs[-1] + 1 - xs[0], ys[-1] + 1 - ys[0]]
+    return {"bbox": [int(n) for n in box], "area": int(mask.sum()), "segmentation": encode(whole)[0]}
 
 
 def _link(source: Path, target: Path) -> None:

@@ -39,7 +39,7 @@ def read_image(path: Path | str) -> Tensor:
     except (UnreadableError, MemoryError):
         raise
     except pillow.DecompressionBombError:
-        raise UnreadableError(path, "its pixels are too many") from None
+        raise UnreadableError(path, f"its pixels are too many: at most {MAX_PIXELS:,} are read") from None
     except pillow.UnidentifiedImageError:
         other = f"it is not an image of a kind that is read: {', '.join(FORMATS)}"
         raise UnreadableError(path, "it is empty" if is_empty(path) else other) from None
@@ -50,7 +50,8 @@ def read_image(path: Path | str) -> Tensor:
 def check_size(path: Path | str, width: int, height: int, copies: int = 1) -> None:
     """Refuse an image or frame that would not fit into memory together with its copies."""
     if width * height * copies > MAX_PIXELS:
-        raise UnreadableError(path, f"{width} x {height} pixels are too many")
+        most = MAX_PIXELS // copies
+        raise UnreadableError(path, f"{width} x {height} pixels are too many: at most {most:,} are read")
 
 
 def to_image(pixels: Tensor) -> Any:

@@ -1,8 +1,9 @@
 """A dataset before anything is decoded: classes, splits, and the file of each sample."""
 
 import hashlib
+import os
 from collections import Counter, defaultdict
-from collections.abc import Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any, Literal, NamedTuple
@@ -17,6 +18,8 @@ OTHER_SUFFIXES = frozenset({".avif", ".heic", ".heif", ".jp2", ".jxl"})
 VIDEO_SUFFIXES = frozenset(
     {".3gp", ".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv"}
 )
+LEFT_BY_SYSTEMS = ("__MACOSX",)
+"""Folders that are no part of a dataset, besides hidden ones."""
 NAMED_AT_MOST = 10
 """Problems of a kind that are described one by one; the rest are counted."""
 
@@ -138,6 +141,50 @@ def _stratum(sample: Sample | Scene) -> int:
 
 def _digest(sample: Sample | Scene) -> bytes:
     return hashlib.blake2b(f"{sample.path.parent.name}/{sample.path.name}".encode(errors="surrogateescape")).digest()
+
+
+class Folder(NamedTuple):
+    """A folder, its files and its folders, by name."""
+
+    path: Path
+    files: list[Path]
+    folders: list[Path]
+
+
+def walk(root: Path, ignored: set[str] | None = None) -> Iterator[Folder]:
+    """Yield a folder and all folders in it. Links are followed, but not in a circle.
+
+    Hidden files, hidden folders and those that systems leave behind are skipped; ``ignored`` receives their names.
+    """
+    ahead: list[tuple[Path, frozenset[Path]]] = [(root, frozenset())]
+    while ahead:
+        place, above = ahead.pop()
+        above |= {place.resolve()}
+        files, folders = [], []
+        with os.scandir(place) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                path = Path(entry.path)
+                if entry.name.startswith(".") or entry.name in LEFT_BY_SYSTEMS:
+                    if ignored is not None and not entry.name.startswith(".cgnl-"):  # our own
+                        ignored.add(entry.name)
+                elif not entry.is_dir():
+                    files.append(path)
+                elif path.resolve() not in above:
+                    folders.append(path)
+        yield Folder(place, files, folders)
+        ahead += [(path, above) for path in reversed(folders)]
+
+
+def untrained(index: Index) -> tuple[str, ...]:
+    """The classes without a training sample."""
+    trained = {label for sample in index.splits["train"] for label in sample.labels}
+    return tuple(name for label, name in enumerate(index.classes) if label not in trained)
+
+
+def name_some(names: Sequence[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def inside(name: str, source: Path) -> str:

@@ -1,11 +1,11 @@
 """Datasets in the layout they are downloaded in: listed and parsed, never decoded."""
 
 import csv
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from .index import (
     inside,
     is_image_file,
     is_video_file,
+    name_some,
+    walk,
 )
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
@@ -52,19 +54,35 @@ def folder(root: Path | str) -> Index:
     """Class folders of images, video files or folders of frames, in ``root`` or in its ``train`` and ``test``.
 
     The test folder may also be called ``val``, ``valid`` or ``validation``. Without one there is only ``"train"``.
+    Class folders are read with all folders in them. Images that lie only in folders of numbered images are the frames
+    of clips; ``images`` and ``clips`` read them as one or the other.
     """
+    return _folder(root, None)
+
+
+def images(root: Path | str) -> Index:
+    """Class folders of images, never of clips; otherwise as ``folder``."""
+    return _folder(root, "images")
+
+
+def clips(root: Path | str) -> Index:
+    """Class folders of video files or folders of frames, however these are named; otherwise as ``folder``."""
+    return _folder(root, "videos")
+
+
+def _folder(root: Path | str, kind: Kind | None) -> Index:
+    """Find the splits of a folder of class folders."""
     root = existing_folder(root)
     for layout, (name, *markers) in MARKERS.items():
         if any(any(root.glob(marker)) for marker in markers):
             raise ValueError(f"{root} looks like {name}: say dataset={layout}, or in training data.dataset={layout}")
-    train = root / "train"
-    if not train.is_dir() or _media(train, frames=False):  # the images of a class that is called train
-        return _class_folders(root, {"train": root})
+    train, tests = root / "train", [name for name in TEST_FOLDERS if (root / name).is_dir()]
+    if not train.is_dir() or (_media(train) and not (tests and _folders(train))):  # or a class that is called train
+        return _class_folders(root, {"train": root}, kind)
     splits = {"train": train}
-    for name in TEST_FOLDERS:
-        if (root / name).is_dir():
-            splits[name if "test" in splits else "test"] = root / name
-    return _class_folders(root, splits)
+    for name in tests:
+        splits[name if "test" in splits else "test"] = root / name
+    return _class_folders(root, splits, kind)
 
 
 def cub(root: Path | str) -> Index:
@@ -247,7 +265,7 @@ def lsa64(root: Path | str, test_signers: Sequence[int] = (9, 10)) -> Index:
     return Index(classes, splits, "videos", tuple(problems))
 
 
-_ALL = (folder, cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200, lsa64, coco)
+_ALL = (folder, images, clips, cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200, lsa64, coco)
 READERS: dict[str, Callable[..., Index]] = {reader.__name__: reader for reader in _ALL}
 """Name of a layout -> its reader."""
 
@@ -314,61 +332,113 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str,
 # Folders
 
 
-def _visible(place: Path) -> list[os.DirEntry[str]]:
-    """The entries of a folder by name, without hidden ones."""
-    with os.scandir(place) as entries:
-        return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
-
-
 def _folders(place: Path) -> list[Path]:
-    return [Path(entry.path) for entry in _visible(place) if entry.is_dir()]
+    return next(walk(place)).folders
 
 
-def _media(place: Path, frames: bool = True, others: list[Path] | None = None) -> list[tuple[Path, Kind]]:
-    """The images and video files in a folder, and its folders of frames.
+def _media(place: Path) -> list[tuple[Path, Kind]]:
+    """The images and video files that lie in a folder itself."""
+    return [(path, kind) for path in next(walk(place)).files if (kind := _kind(path))]
 
-    Images of a format that is not read are added to ``others``.
-    """
-    found: list[tuple[Path, Kind]] = []
-    for entry in _visible(place):
-        path = Path(entry.path)
-        if entry.is_dir():
-            if frames and any(is_image_file(inner.name) for inner in _visible(path)):
-                found.append((path, "videos"))
-        elif is_image_file(path):
-            found.append((path, "images"))
-        elif is_video_file(path):
-            found.append((path, "videos"))
-        elif others is not None and path.suffix.lower() in OTHER_SUFFIXES:
-            others.append(path)
+
+def _kind(path: Path) -> Kind | None:
+    return "images" if is_image_file(path) else "videos" if is_video_file(path) else None
+
+
+@dataclass
+class _Class:
+    """The media of a class folder and of all folders in it."""
+
+    name: str
+    images: list[Path] = field(default_factory=list)
+    """All images, the frames of clips too."""
+    loose: list[Path] = field(default_factory=list)
+    """Images that cannot be frames: in the class folder itself, or in a folder with video files."""
+    videos: list[Path] = field(default_factory=list)
+    frames: dict[Path, bool] = field(default_factory=dict)
+    """Folders that can be clips -> whether their images are numbered as frames are."""
+
+    def samples(self, kind: Kind) -> list[Path]:
+        """Images, or video files and folders of frames, by name."""
+        return sorted(self.images if kind == "images" else [*self.videos, *self.frames])
+
+
+def _read_class(place: Path, ignored: set[str], others: list[Path]) -> _Class:
+    """Find the media of a class; ``others`` receives images of a format that is not read."""
+    found = _Class(place.name)
+    for entry in walk(place, ignored):
+        images = [path for path in entry.files if is_image_file(path)]
+        videos = [path for path in entry.files if is_video_file(path)]
+        found.images += images
+        found.videos += videos
+        others += [path for path in entry.files if path.suffix.lower() in OTHER_SUFFIXES]
+        if entry.path == place or videos:
+            found.loose += images
+        elif images and not found.frames.keys() & set(entry.path.parents):
+            found.frames[entry.path] = _are_numbered([path.name for path in images])
     return found
 
 
-def _class_folders(root: Path, places: dict[str, Path]) -> Index:
-    """Build the index of splits that are folders of class folders."""
-    folders = {split: _folders(place) for split, place in places.items()}
-    classes = sorted({path.name for paths in folders.values() for path in paths})
-    if not classes:
+def _are_numbered(names: list[str]) -> bool:
+    """Whether the names differ only in a last number that rises in equal steps, as those of frames do."""
+    parts = [re.fullmatch(r"(.*?)([0-9]{1,18})([^0-9]*)", name) for name in names]
+    numbers = sorted(int(part[2]) for part in parts if part)
+    steps = {after - before for before, after in pairwise(numbers)}
+    return None not in parts and len({(part[1], part[3]) for part in parts if part}) == 1 and len(steps) < 2
+
+
+def _decide_kind(root: Path, classes: list[_Class]) -> tuple[Kind, str | None]:
+    """Whether these are images or clips, and a sentence on it unless it is plain."""
+    loose = next((path for c in classes for path in c.loose), None)
+    video = next((path for c in classes for path in c.videos), None)
+    frames = {path: numbered for c in classes for path, numbered in c.frames.items()}
+    if loose and video:
+        raise ValueError(f"{root} mixes images ({loose}) and videos ({video})")
+    kind: Kind = "videos" if video or (not loose and sum(frames.values()) * 2 > len(frames)) else "images"
+    if not frames:
+        return kind, None
+    if loose or video:
+        reason = f"because of {loose or video}"
+    else:
+        numbered = f"{sum(frames.values()):,} of {counted(len(frames), 'folder')} like it hold numbered frames"
+        other = "images" if kind == "videos" else "clips"
+        reason = f"because {numbered}; dataset={other} (in training data.dataset={other}) reads {other}"
+    what = "a clip" if kind == "videos" else "a folder of images, not a clip"
+    return kind, f"{next(iter(frames))} is read as {what}, {reason}"
+
+
+def _class_folders(root: Path, places: dict[str, Path], kind: Kind | None = None) -> Index:
+    """Build the index of splits that are folders of class folders; ``kind`` is found out if it is not given."""
+    ignored: set[str] = set()
+    others: list[Path] = []
+    tops = {place: next(walk(place, ignored)) for place in (root, *places.values())}
+    splits = {s: [_read_class(path, ignored, others) for path in tops[place].folders] for s, place in places.items()}
+    every = [found for classes in splits.values() for found in classes]
+    names = sorted({found.name for found in every})
+    if not names:
         raise ValueError(f"{places['train']} holds no class folders")
-    untrained = sorted(set(classes) - {path.name for path in folders["train"]})
+    untrained = sorted(set(names) - {found.name for found in splits["train"]})
     problems = [f"class {name} has no folder in {places['train']}" for name in untrained]
-    example: dict[Kind, Path] = {}
-    splits, others = {}, []
-    for split, paths in folders.items():
-        rows: list[tuple[Path, str]] = []
-        for path in paths:
-            media = _media(path, others=others)
-            example.update((kind, file) for file, kind in media)
-            rows += [(file, path.name) for file, _ in media]
-            if not media:
-                problems.append(f"{path} holds no images, video files or folders of frames")
-        splits[split] = _samples(rows, classes)
-    if len(example) > 1:
-        raise ValueError(f"{root} mixes images ({example['images']}) and videos ({example['videos']})")
+    decision = None
+    if kind is None:
+        kind, decision = _decide_kind(root, every)
+    samples = {}
+    for split, classes in splits.items():
+        rows = [(path, found.name) for found in classes for path in found.samples(kind)]
+        samples[split] = _samples(rows, names)
+        empty = (places[split] / found.name for found in classes if not found.samples(kind))
+        problems += [f"{path} holds no images, video files or folders of frames" for path in empty]
+    if decision:
+        problems.append(decision)
     if others:
         problems.append(f"{counted(len(others), 'picture')} of a kind that is not read, such as {others[0]}")
-    kind: Kind = "videos" if "videos" in example else "images"
-    return _require_samples(root, Index(tuple(classes), splits, kind, tuple(problems)))
+    if stray := [path for top in tops.values() for path in top.files if _kind(path)]:
+        problems.append(f"{counted(len(stray), 'file')} in no class folder: ignored, such as {stray[0]}")
+    if wrong := [path for found in every for path in (found.videos if kind == "images" else found.loose)]:
+        problems.append(f"{counted(len(wrong), 'file')} not of {kind}: ignored, such as {wrong[0]}")
+    if ignored:
+        problems.append(f"ignored: {name_some(sorted(ignored))}")
+    return _require_samples(root, Index(tuple(names), samples, kind, tuple(problems)))
 
 
 # Samples
@@ -412,7 +482,7 @@ def _add_flat_validation(index: Index, val: Path, solution: Path) -> Index:
         if wnid not in known:
             raise ValueError(f"{solution}, line {number}: there is no class {wnid!r} in train")
         wnids[inside(row["ImageId"], solution)] = wnid
-    images = {path.stem: path for path, _ in _media(val, frames=False)}
+    images = {path.stem: path for path, _ in _media(val)}
     test = _samples([(path, wnids[name]) for name, path in images.items() if name in wnids], index.classes)
     problems = _describe_missing([val / f"{name}.JPEG" for name in sorted(wnids.keys() - images.keys())])
     if unlabelled := len(images) - len(test):
@@ -450,7 +520,7 @@ def _kinetics(root: Path, clips: dict[str, dict[str, tuple[str, str]]]) -> Index
         names = ("train",) if split == "train" else ("val", "validate", "validation")
         home = next((root / name for name in names if (root / name).is_dir()), None)
         places = [] if home is None else [home, *_folders(home)]
-        media = (found for place in places for found in _media(place, frames=False))
+        media = (found for place in places for found in _media(place))
         videos = {path.stem: path for path, kind in media if kind == "videos"}
         splits[split] = _samples([(videos[name], clip[1]) for name, clip in listed.items() if name in videos], classes)
     return Index(tuple(classes), splits, "videos")

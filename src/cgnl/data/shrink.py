@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..extras import need
 from .images import to_image
-from .index import UnreadableError, existing_folder, is_image_file, is_video_file, new_folder
+from .index import UnreadableError, existing_folder, is_image_file, is_video_file, new_folder, walk
 from .video import probe, read_frames
 
 SETTINGS = ".cgnl-shrink.json"
@@ -115,9 +115,10 @@ def _find(root: Path, frame_folders: bool) -> tuple[list[Path], list[Path]]:
     """The clips (video files and folders of frames) and the other files of a dataset, relative to its root."""
     clips: list[Path] = []
     others: list[Path] = []
-    for place, files, is_leaf in _walk(root):
+    for place, paths, folders in walk(root):
+        files = [path for path in paths if path.is_file()]
         videos = [file for file in files if is_video_file(file)]
-        if is_leaf and not videos and place != root and any(map(is_image_file, files)):
+        if not folders and not videos and place != root and any(map(is_image_file, files)):
             if not frame_folders:
                 raise ValueError(f"{place} holds pictures: say frame_folders=true if they are the frames of a clip")
             clips.append(place.relative_to(root))
@@ -127,16 +128,6 @@ def _find(root: Path, frame_folders: bool) -> tuple[list[Path], list[Path]]:
     if not clips:
         raise ValueError(f"{root} holds no videos")
     return clips, others
-
-
-def _walk(place: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, list[Path], bool]]:
-    """Yield each folder, its files, and whether it has no folders. Links are followed, but not in a circle."""
-    above = (*above, place.resolve())
-    inner = sorted(path for path in place.iterdir() if not path.name.startswith("."))
-    folders = [path for path in inner if path.is_dir() and path.resolve() not in above]
-    yield place, [path for path in inner if path.is_file()], not folders
-    for folder in folders:
-        yield from _walk(folder, above)
 
 
 def _cores() -> int:

@@ -1,5 +1,6 @@
 """Sources decode sample number i: from files, from a seed, or from memory."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,14 +100,18 @@ class CachedSource:
             except UnreadableError as error:
                 return error, source.label(index)
 
+        self._stamps = [_stamp(source.name(index)) for index in range(len(source))]
         with ThreadPoolExecutor(max(1, workers)) as pool:
             self._cache = list(pool.map(decode, range(len(source))))
 
     def holds(self, source: Source, device: torch.device | str) -> bool:
-        """Whether the samples of this source are cached on this device."""
+        """Whether the samples of this source are cached on this device, and no file has changed. Files may be gone."""
         if (len(source), torch.device(device)) != (len(self), torch.device(self._device)):
             return False
-        return all(source.name(i) == self.name(i) for i in range(len(self)))
+        names = [source.name(index) for index in range(len(self))]
+        if names != [self.name(index) for index in range(len(self))]:
+            return False
+        return all(_stamp(name) in (stamp, None) for name, stamp in zip(names, self._stamps, strict=True))
 
     @property
     def bytes(self) -> int:
@@ -132,3 +137,12 @@ class CachedSource:
         if pixels.is_cuda:  # a copy from pageable memory would wait for the previous step
             frames = frames.pin_memory().to(pixels.device, non_blocking=True)
         return pixels.index_select(0, frames)
+
+
+def _stamp(name: str) -> tuple[int, int] | None:
+    """The size and time of a sample's file, if it has one."""
+    try:
+        status = os.stat(name)
+    except (OSError, ValueError):
+        return None
+    return status.st_size, status.st_mtime_ns

@@ -134,7 +134,8 @@ def _resolve(path: Path, indices: Sequence[int] | Pick, frames: int) -> Sequence
 def _check_bytes(path: Path, count: int, height: int, width: int) -> None:
     """Refuse frames that would not fit into memory together."""
     if count * height * width * 3 > MAX_BYTES:
-        raise UnreadableError(path, f"{count} frames of {width} x {height} pixels are too many at once")
+        frames = f"{count} frames of {width} x {height} pixels"
+        raise UnreadableError(path, f"{frames} are too many at once: at most {MAX_BYTES:,} bytes are read")
 
 
 def _stack(pictures: dict[int, Tensor], indices: Sequence[int], height: int, width: int) -> Tensor:

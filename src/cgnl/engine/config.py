@@ -72,9 +72,9 @@ class Data:
     """Which samples, and how the network sees them."""
 
     dataset: str | None = None
-    """A synthetic dataset (parts, relation, actions), or the layout of root: folder, cub, pets, imagenet, ucf101,
-    kinetics400, mini_kinetics200, lsa64, or coco for object detection. If not given: coco if annotations is given,
-    folder if root is given, else parts."""
+    """A synthetic dataset (parts, relation, actions), or the layout of root: folder, images, clips, cub, pets,
+    imagenet, ucf101, kinetics400, mini_kinetics200, lsa64, or coco for object detection. If not given: coco if
+    annotations is given, folder if root is given, else parts."""
     root: str | None = None
     """Folder of the dataset."""
     split: int = 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data.index import Index, Kind, Scene, at_most, hold_out
+from ..data.index import Index, Kind, Scene, at_most, hold_out, untrained
 from ..data.loading import View
 from ..data.readers import READERS
 from ..data.sources import Files, SyntheticSource
@@ -33,6 +33,8 @@ class Dataset:
     """What is not as it should be, a sentence each."""
     ids: tuple[int, ...] = ()
     """COCO's numbers of the classes."""
+    untrained: tuple[str, ...] = ()
+    """Classes without a sample to train on, before any limit; a detector may have some."""
 
 
 def open_dataset(data: Data) -> Dataset:
@@ -52,6 +54,7 @@ def open_dataset(data: Data) -> Dataset:
     held_out = "test" not in index.splits
     for _ in range(held_out + (data.test_on == "validation")):
         index = hold_out(index, data.holdout)
+    empty = untrained(index)
     if data.limit is not None:
         index = at_most(index, data.limit)
     for split in ("train", "test"):
@@ -62,7 +65,7 @@ def open_dataset(data: Data) -> Dataset:
     if index.kind == "objects":
         return _with_objects(name, index, problems)
     train, test = (Files(index.splits[split], index.kind) for split in ("train", "test"))
-    return Dataset(name, index.classes, index.kind, train, test, tuple(problems))
+    return Dataset(name, index.classes, index.kind, train, test, tuple(problems), untrained=empty)
 
 
 def _problems(data: Data, index: Index, held_out: bool) -> list[str]:

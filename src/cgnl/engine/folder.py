@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..extras import need
-from ..spelling import first_line
+from ..spelling import escape_record, first_line
 from .atomic_io import make_folder, remove_parts, write_text
 from .config import Config, build, keys, read_recipe, to_yaml
 from .datasets import decided
@@ -103,6 +103,7 @@ def start_log(first: bool, silent: bool = False) -> Any:
     screen.emit = lambda record: console.print(record.getMessage(), markup=False)
     stop_log()
     log.propagate = False
+    log.addFilter(escape_record)
     log.setLevel(logging.INFO if first else logging.ERROR)
     for handler in (MemoryHandler(capacity=1000), screen) if first else ():
         log.addHandler(handler)

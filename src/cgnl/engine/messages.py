@@ -11,13 +11,12 @@ from typing import Any
 
 from torch import nn
 
-from ..spelling import counted, format_duration
+from ..spelling import counted, format_duration, percent
 from ..surgery import inserted
 from .atomic_io import write_text
 from .config import Config
 from .datasets import Dataset
 from .tasks import TASKS
-from .tasks.detection import percent
 
 log = logging.getLogger("cgnl")
 
@@ -78,7 +77,7 @@ def conclude(dataset: Dataset, result: Any) -> None:
     log.info(f"{last}, the network after the last epoch:")
     for line in task.describe(result.test, len(dataset.classes)):
         log.info(line)
-    best = f"{NAMES[task.metric]} {100 * result.best:.2f}%"
+    best = f"{NAMES[task.metric]} {percent(result.best)}"
     log.info(f"best test between epochs: {best}, of {folder / 'best.ckpt'}, which was chosen by these tests")
     if result.unreadable:
         log.info(f"{counted(result.unreadable, 'sample')} could not be read, named in {folder / 'log.txt'}")

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..data.images import read_image, to_image
 from ..data.index import UnreadableError
 from ..extras import need
+from ..spelling import escape, say
 from .atomic_io import make_folder
 from .checkpoint import Trained
 from .tasks.detection import coco_results, set_size
@@ -73,10 +74,10 @@ def table(results: Iterator[Finding]) -> list[str]:
         if r.problem:
             failed.append(r.problem)
             continue
-        print(f"{r.path}: {len(r.results)} found" if r.results else f"{r.path}: nothing found")
+        say(f"{r.path}: {len(r.results)} found" if r.results else f"{r.path}: nothing found")
         for name, row in zip(r.classes, r.results, strict=True):
             x, y, w, h = row["bbox"]
-            print(f"  {row['score']:7.2%}  {name:20} {w:.0f} x {h:.0f} at ({x:.0f}, {y:.0f})")
+            say(f"  {row['score']:7.2%}  {escape(name):20} {w:.0f} x {h:.0f} at ({x:.0f}, {y:.0f})")
     return failed
 
 
@@ -108,15 +109,15 @@ def draw(finding: Finding) -> Tensor:
     if not finding.results:
         return pixels
     utils = need("torchvision.utils", "detection")
-    sure = [i for i, row in enumerate(finding.results) if row["score"] >= SURE] or [0]
-    colours = [colour(i) for i in sure]
-    for i, each in reversed(list(zip(sure, colours, strict=True))):  # one by one, or overlaps would show one mask
-        pixels = utils.draw_segmentation_masks(pixels, masks[i], alpha=0.45, colors=each)
-    boxes = torch.tensor([finding.results[i]["bbox"] for i in sure])
+    colours = [colour(i) for i in range(len(finding.results))]
+    for mask, each in reversed(list(zip(masks, colours, strict=True))):  # one by one: overlaps show all
+        pixels = utils.draw_segmentation_masks(pixels, mask, alpha=0.45, colors=each)
+    boxes = torch.tensor([row["bbox"] for row in finding.results])
     boxes[:, 2:] += boxes[:, :2]
-    labels = [f"{finding.classes[i]} {finding.results[i]['score']:.0%}" for i in sure]
-    style = {"colors": colours, "width": 2, "label_colors": "white", "fill_labels": True}
-    return utils.draw_bounding_boxes(pixels, boxes, labels, **style)
+    labels = [f"{escape(name)} {row['score']:.0%}" for name, row in zip(finding.classes, finding.results, strict=True)]
+    return utils.draw_bounding_boxes(
+        pixels, boxes, labels, colors=colours, width=2, label_colors="white", fill_labels=True
+    )
 
 
 def colour(number: int) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..data.index import name_some
 from ..data.sources import CachedSource
 from ..spelling import counted
 from . import schedule
@@ -182,6 +183,9 @@ def resolved(config: Config, dataset: Dataset) -> Config:
         raise ValueError(f"model.name = {model.name} does not fit {fits}")
     if task.classifies and len(dataset.classes) == 1:
         raise ValueError(f"{config.data.root} has one class, {dataset.classes[0]}, and nothing to tell it from")
+    if dataset.untrained:
+        missing = name_some(dataset.untrained)
+        raise ValueError(f"{config.data.root} is not usable: no training sample of class {missing}")
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
         if refused and not task.fixed_size:
             raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")

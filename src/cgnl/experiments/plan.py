@@ -21,7 +21,7 @@ from ..engine.network import build_network, network_options
 from ..engine.schedule import total_epochs
 from ..models import is_detector
 from ..models.table import cost
-from ..spelling import counted
+from ..spelling import counted, say
 from .runs import Run, read_outcomes, run_name
 from .scales import Scale, describe, scale_settings
 from .summary import REASONS
@@ -48,16 +48,16 @@ def plan_tables(
             run.check()
         runs |= {str(run.config.name): run for run in planned}
         _save_reasons(reasons, rows, folder)
-        print(f"{name}: {TABLES[name].title}")
+        say(f"{name}: {TABLES[name].title}")
         for protocol in dict.fromkeys(describe(run.config) for run in planned):
-            print(f"  {protocol}")
+            say(f"  {protocol}")
         width = max(len(row.name) for row in rows)
         for row in rows:
             own = [run for run in planned if run.row == row.name]
             finished = f"{sum(run.finished for run in own)} of {counted(len(own), 'run')} ended"
-            print(f"  {row.name:{width}}  {f'not run: {reasons[row.name]}' if row.name in reasons else finished}")
+            say(f"  {row.name:{width}}  {f'not run: {reasons[row.name]}' if row.name in reasons else finished}")
     if not runs:
-        print("data.root=FOLDER says where the data is; --scale embedded needs none")
+        say("data.root=FOLDER says where the data is; --scale embedded needs none")
     return list(runs.values())
 
 

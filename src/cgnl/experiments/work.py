@@ -20,7 +20,7 @@ from ..engine.evaluate import prepare
 from ..engine.train import train
 from ..explain.diagnose import run as diagnose
 from ..explain.diagnose import write_rows
-from ..spelling import first_line, format_duration
+from ..spelling import first_line, format_duration, say
 from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_correct
 
 STOPPED = 130
@@ -54,7 +54,7 @@ class Worker:
                     with try_lock(run.folder) as locked:
                         if locked and not run.finished:
                             title = f"{number} of {len(self.runs)}: {run.label}, seed {run.config.seed}"
-                            print(f"{title}: {self._attempt(run, held)}", flush=True)
+                            say(f"{title}: {self._attempt(run, held)}")
         except (KeyboardInterrupt, SystemExit):  # the run has saved itself
             return False
         return True

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..engine.atomic_io import write_text
-from ..spelling import first_line
+from ..spelling import first_line, say
 
 if TYPE_CHECKING:
     from .run import Run
@@ -63,7 +63,7 @@ def with_predictions(run: "Run", test: bool) -> "Run":
         return run
     if is_detector(run.config.model.name or ""):
         return run
-    print(f"{checkpoint} is tested, because there is no predictions.csv")
+    say(f"{checkpoint} is tested, because there is no predictions.csv")
     ready = prepare(checkpoint, {"devices": 1})
     ready.run()
     save_predictions(run.folder, ready.dataset, ready.task.predictions)

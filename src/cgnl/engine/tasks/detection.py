@@ -12,7 +12,7 @@ from ...data.coco import ground_truth
 from ...data.detection import DetectionBatch, DetectionEvalSet, DetectionTrainSet, aspect_groups, encode
 from ...data.index import Scene
 from ...extras import need
-from ...spelling import counted
+from ...spelling import counted, percent
 from .. import distributed
 from ..config import Data
 from ..datasets import short_side_in_test
@@ -106,11 +106,6 @@ def average_precision(truth: dict[str, Any], results: Iterable[dict[str, Any]]) 
         evaluation.run()
         numbers |= {f"{name}_{n}": float(v) for n, v in zip(COCO_NUMBERS, evaluation.stats, strict=False)}
     return numbers
-
-
-def percent(value: float) -> str:
-    """A precision in per cent, or a line where there is nothing to find."""
-    return "-" if value < 0 else f"{100 * value:.2f}"
 
 
 def set_size(network: nn.Module, data: Data, training: bool) -> None:
