@@ -1,11 +1,12 @@
 """Insert blocks into any model, remove them again, and look up where the paper places them."""
 
+import copy
 import difflib
 import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -54,7 +55,8 @@ def insert(
     In an ``nn.Sequential`` the block becomes a child of its own, ``layer3.4_cgnl`` after ``layer3.4``; anywhere else it
     is registered next to the target and called by a forward hook. Either way every old parameter keeps its name. A
     model that counts the children of its Sequentials, as some that return the features of every stage do, would
-    miscount: ``example`` detects that, and the block is then called by a hook.
+    miscount: ``example`` detects that, and the block is then called by a hook. Where one module has several names, the
+    block follows the named child of a Sequential only; a hook follows every call.
 
     Args:
         model: any module.
@@ -80,7 +82,8 @@ def insert(
         _check_target(name, modules)
     if isinstance(block, nn.Module):
         raise ValueError(f"block is one {type(block).__name__}: give what makes them, such as its class")
-    before = _run(model, modules, example, watched=names) if example is not None else None
+    shared = [name for name in names if _is_shared(model, name)]
+    before = _run(model, modules, example, shared, watched=names) if example is not None else None
     shapes = _check_outputs(before.outputs, modules) if before else {}
 
     built = []  # everything is built, and may fail, before anything is changed
@@ -90,21 +93,20 @@ def insert(
         if width is None:
             raise ValueError(f"cannot tell the channels after {name!r}: give channels= or example=")
         try:
-            label, module = _build(block, block_options, width, ndim, modules[name], model)
-            built.append((name, module, _find_spots(model, name, label)))
+            built.append((name, *_build(block, block_options, width, ndim, modules[name], model)))
         except ValueError as error:
             raise ValueError(f"after {name!r}: {error}") from None
     try:
-        for name, module, spots in built:
-            for spot in spots:
+        for name, label, module in built:
+            for spot in _find_spots(model, name, label, name in shared):
                 _place(modules[name], name, module, *spot)
-                if before is None or _is_unchanged(model, name, module, modules, example, before):
+                if before is None or _is_unchanged(model, name, module, modules, example, shared, before):
                     break
                 _take_out(model, module)
             else:
                 raise ValueError(f"after {name!r}: wherever the block is registered, other modules run than before")
     except Exception:
-        for _, module, _ in built:
+        for _, _, module in built:
             _take_out(model, module)
         raise
     return model
@@ -187,6 +189,10 @@ def _check_target(name: str, modules: Mapping[str, nn.Module]) -> None:
     if getattr(target.forward, "__func__", None) is nn.Module.forward:
         inside = ", ".join(f"{name}.{child}" for child, _ in target.named_children())
         raise ValueError(f"{name!r} is a {type(target).__name__}, which is never called: name one of {inside}")
+    parts = name.split(".")
+    for end in range(len(parts) + 1):
+        if isinstance(modules[".".join(parts[:end])], torch.jit.ScriptModule):
+            raise ValueError(f"{name!r} is in a ScriptModule: insert blocks before torch.jit.script")
 
 
 def _build(
@@ -226,22 +232,39 @@ def _may_grow(module: nn.Module) -> bool:
     return not isinstance(module, _CONTAINERS) and _LOOPS.isdisjoint(names)
 
 
-def _find_spots(model: nn.Module, name: str, label: str) -> list[Spot]:
+def _is_shared(model: nn.Module, name: str) -> bool:
+    """Whether this child of a Sequential is also a child under another name."""
+    parent_name, _, key = name.rpartition(".")
+    parent, target = model.get_submodule(parent_name), model.get_submodule(name)
+    names = [(id(m), k) for m in model.modules() for k, child in m._modules.items() if child is target]
+    return _runs_in_order(parent) and names != [(id(parent), key)]
+
+
+def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[Spot]:
     """Where a block may go, best first: in a Sequential's order, next to the target, further up, in the target."""
     parent_name, _, child = name.rpartition(".")
     parent, target, key = model.get_submodule(parent_name), model.get_submodule(name), f"{child}_{label}"
     for there, block in inserted(model).items():
         if vars(block)["_inserted_after"] == name and there.endswith(f"_{label}"):
             raise ValueError(f"{name!r} already has a block after it: {there!r}")
-    spots: list[Spot] = [(parent, key, child)] if _runs_in_order(parent) else []
+    spots: list[Spot] = []
+    if _runs_in_order(parent):
+        if hasattr(parent, key):
+            taken = f"{parent_name}.{key}".lstrip(".")
+            raise ValueError(f"after {name!r}: the block's name is taken by {taken!r}")
+        spots.append((parent, key, child))
+        if shared:  # a hook would run after the others too
+            return spots
     while True:
-        if _may_grow(parent) and key not in parent._modules:
+        if _may_grow(parent) and not hasattr(parent, key):
             spots.append((parent, key, None))
         if parent is model:
             break
         parent_name, _, child = parent_name.rpartition(".")
         parent, key = model.get_submodule(parent_name), f"{child}_{key}"
-    if _runs_in_order(target) and target._modules:
+    if hasattr(target, key):
+        pass
+    elif _runs_in_order(target) and target._modules:
         spots.append((target, key, next(reversed(target._modules))))
     elif _may_grow(target):
         spots.append((target, key, None))
@@ -257,12 +280,14 @@ def _place(target: nn.Module, name: str, block: nn.Module, parent: nn.Module, ke
         target.register_forward_hook(_Call(block))
         return
     children = list(parent._modules.items())
-    put = [k for k, child in children if k.startswith(f"{follows}_") and hasattr(child, "_inserted_after")]
-    parent._modules.clear()
+    before = {follows}  # the target and the blocks after it: a second block follows the first, as with hooks
     for existing, module in children:
+        if getattr(module, "_inserted_after", "").rpartition(".")[2] in before:
+            before.add(existing)
+    last = max(i for i, (existing, _) in enumerate(children) if existing in before)
+    parent._modules.clear()
+    for existing, module in [*children[: last + 1], (key, block), *children[last + 1 :]]:
         parent.register_module(existing, module)
-        if existing == (put or [follows])[-1]:  # a second block follows the first, as with hooks
-            parent.register_module(key, block)
 
 
 def _read_off(name: str, modules: Mapping[str, nn.Module]) -> tuple[int | None, int | None]:
@@ -305,7 +330,24 @@ class _Run(NamedTuple):
     result: list[Tensor]
 
 
-def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, watched: Sequence[str] = ()) -> _Run:
+@contextmanager
+def _told_apart(modules: Mapping[str, nn.Module], shared: Sequence[str]) -> Iterator[dict[str, nn.Module]]:
+    """The modules, with a shallow copy for each shared name for a while, so that calls are counted by name."""
+    twins = {}
+    for name in shared:
+        twins[name] = copy.copy(modules[name])
+        twins[name]._forward_hooks = twins[name]._forward_hooks.copy()
+        modules[name.rpartition(".")[0]]._modules[name.rpartition(".")[2]] = twins[name]
+    try:
+        yield {**modules, **twins}
+    finally:
+        for name in shared:
+            modules[name.rpartition(".")[0]]._modules[name.rpartition(".")[2]] = modules[name]
+
+
+def _run(
+    model: nn.Module, modules: Mapping[str, nn.Module], example, shared: Sequence[str], watched: Sequence[str] = ()
+) -> _Run:
     """Run the example in eval mode, and record which modules are called."""
     calls: Counter[str] = Counter()
     outputs: dict[str, list] = {name: [] for name in watched}
@@ -315,13 +357,11 @@ def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, watched: S
         if name in outputs:
             outputs[name].append(output.shape if isinstance(output, Tensor) else type(output))
 
-    hooks = [m.register_forward_hook(functools.partial(record, name=name)) for name, m in modules.items()]
-    try:
+    with _told_apart(modules, shared) as apart, ExitStack() as hooks:
+        for name, module in apart.items():
+            hooks.enter_context(module.register_forward_hook(functools.partial(record, name=name)))
         with torch.no_grad(), in_eval_mode(model):
             result = model(*(example if isinstance(example, tuple) else (example,)))
-    finally:
-        for hook in hooks:
-            hook.remove()
     return _Run(calls, outputs, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
 
 
@@ -346,14 +386,17 @@ def _check_outputs(outputs: Mapping[str, list], modules: Mapping[str, nn.Module]
 
 
 def _is_unchanged(
-    model: nn.Module, name: str, block: nn.Module, modules: Mapping[str, nn.Module], example, before: _Run
+    model: nn.Module,
+    name: str,
+    block: nn.Module,
+    modules: Mapping[str, nn.Module],
+    example,
+    shared: Sequence[str],
+    before: _Run,
 ) -> bool:
     """Whether, with a block that returns its input, every module is called as often and the result is the same."""
-    identity = block.register_forward_hook(lambda _module, args, _output: args[0])
-    try:
-        now = _run(model, {**modules, "the block": block}, example)
-    finally:
-        identity.remove()
+    with block.register_forward_hook(lambda _module, args, _output: args[0]):
+        now = _run(model, {**modules, "the block": block}, example, shared)
     if now.calls != before.calls + Counter({"the block": before.calls[name]}):
         return False
     pairs = list(zip(now.result, before.result, strict=False))
