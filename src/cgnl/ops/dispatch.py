@@ -52,7 +52,7 @@ def compact_generalized_non_local(
             ``EmbeddedGaussian`` of odd order; ``GaussianRBF(beta="exact")`` is its natural partner.
         process_group: ranks among which the positions are split, or None. Only the B G (P + 1) sums travel, twice as
             many with ``normalize`` (plus B G norms for ``beta="norm"`` and one count with ``scale``), in one message
-            forward and one backward.
+            forward and one backward. ``normalize`` with ``beta="exact"`` sends B G minima before.
         backend: ``"auto"`` or ``"reference"``; ``"fused"`` raises, since fused kernels take the whole block.
 
     Returns:
