@@ -416,23 +416,6 @@ def test_insert_refuses_a_container_that_is_never_called(container):
         insert(model, "cgnl", "stages")
 
 
-class ChannelsLast(nn.Module):
-    """Keeps its maps as a Swin transformer does."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(3, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x.movedim(1, -1))  # [B, H, W, 16]
-
-
-def test_insert_refuses_an_example_whose_channels_are_last():
-    message = r"^the output of 'body', \[2, 8, 9, 16\], has its 16 channels last, not second$"
-    with pytest.raises(ValueError, match=message):
-        insert(ChannelsLast(), "cgnl", "body", example=torch.zeros(2, 3, 8, 9), groups=1)
-
-
 class Concatenating(nn.Module):
     def __init__(self):
         super().__init__()

@@ -295,7 +295,11 @@ def check_map(x: Tensor, channels: int, ndim: int, inserted_after: str | None = 
     if not isinstance(x, Tensor) or x.ndim != ndim + 2 or x.shape[1] != channels or 0 in x.shape[2:]:
         got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
         axes = ", ".join("THW"[-ndim:])
-        hint = f" after {inserted_after!r}: give cgnl.insert an example= of the model's input" if inserted_after else ""
+        hint = (
+            f" after {inserted_after!r}: give cgnl.insert an example= of the model's input, or layout="
+            if inserted_after
+            else ""
+        )
         raise ValueError(f"expected [B, {channels}, {axes}] (ndim = {ndim}), got {got}{hint}")
     if not x.is_floating_point():
         raise ValueError(f"expected a floating-point tensor, got {x.dtype}")
