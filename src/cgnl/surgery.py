@@ -123,7 +123,7 @@ def remove(model: Model) -> Model:
     return model
 
 
-def _target_of(module: nn.Module) -> str | None:
+def _target_of(module: nn.Module | None) -> str | None:
     """The name that a block, or the adapter around one, was inserted after; None for other modules."""
     return getattr(module.block if isinstance(module, Adapter) else module, "_inserted_after", None)
 

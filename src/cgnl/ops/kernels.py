@@ -37,7 +37,7 @@ class Kernel:
         return torch.exp(self.exponent(theta, phi))
 
     def exponent(self, theta: Tensor, phi: Tensor) -> Tensor:
-        """log f of theta and phi, which broadcast, for kernels that are an exponential."""
+        """log f, [*shape] of theta and phi, which broadcast, for kernels that are an exponential."""
         raise NotImplementedError
 
     @property
@@ -125,7 +125,10 @@ class GaussianRBF(Kernel):
         return tuple(accumulate(ratios, mul, initial=beta))
 
     def exponent(self, theta: Tensor, phi: Tensor) -> Tensor:
-        """log f of theta and phi, which broadcast; for ``beta="norm"`` without the constant, which needs whole groups."""
+        """log f, [*shape] of theta and phi, which broadcast.
+
+        For ``beta="norm"`` without its constant: an element does not know the norm of its sample and group.
+        """
         if self.beta == "exact":
             return -self.gamma * (theta - phi) ** 2
         return 2 * self.gamma * (theta * phi - (1 if self.beta == "paper" else 0))
