@@ -139,6 +139,8 @@ def _why_not_norm(norm: Any, groups: int) -> str | None:
         return f"is a {type(norm).__name__}"
     if norm.weight is None or norm.bias is None:
         return f"has no {'weight' if norm.weight is None else 'bias'}"
+    if norm.weight.dtype in (torch.float16, torch.bfloat16):
+        return f"is in {norm.weight.dtype}"
     count = getattr(norm, "num_groups", groups)
     return None if count == groups else f"has {count} groups"
 
