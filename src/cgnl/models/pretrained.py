@@ -71,8 +71,12 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
         """Call the network with these arguments."""
         return self.network(*arguments)
 
-    def generate_model_card(self, *_arguments: Any, **_options: Any) -> Any:
-        """The README of a repository: what the network is, how it is loaded, and what its outputs mean."""
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """The README of a repository: what the network is, how it is loaded, and what its outputs mean.
+
+        Args:
+            args, kwargs: for templates of huggingface_hub, and not used.
+        """
         config = self._hub_mixin_config
         about = {name: value for name, value in config.items() if name not in ("classes", "preprocessing")}
         sections = [
