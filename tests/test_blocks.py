@@ -61,6 +61,15 @@ def test_fresh_block_is_an_identity(block, ndim, norm, training):
         assert (y.dtype, y.stride()) == (x.dtype, x.stride())
 
 
+@each_block
+@pytest.mark.parametrize("norm", ["batch", "group", None])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_fresh_block_keeps_the_sign_of_zero(block, norm, training):
+    for dtype in DTYPES:
+        x = torch.randn(2, 16, 3, 4).to(dtype) * torch.tensor([0.0, 1.0, -0.0, 0.0]).to(dtype)
+        assert torch.equal(block(16, norm=norm, dtype=dtype).train(training)(x).signbit(), x.signbit())
+
+
 @each_ndim
 @each_kernel
 def test_cgnl_is_the_papers_equation(kernel, ndim):
@@ -405,3 +414,49 @@ def test_wrong_arguments_name_the_numbers(make, message):
         make()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+
+
+@each_block
+@pytest.mark.parametrize("norm", ["batch", "group", None])
+@HALVES
+def test_block_takes_over_a_state_dict_in_half_precision(block, norm, dtype):
+    module, x = trained(block(16, norm=norm)), torch.randn(2, 16, 3, 4, dtype=dtype)
+    halves = {name: t.to(dtype) if t.is_floating_point() else t for name, t in module.state_dict().items()}
+    net: Any = nn.Sequential(block(16, norm=norm))
+    net.load_state_dict({f"0.{name}": t for name, t in halves.items()}, assign=True)
+    assert net[0].theta.weight.dtype == dtype
+    assert {t.dtype for t in (net[0].norm or nn.Identity()).parameters()} <= {torch.float32}
+    assert {t.dtype for t in halves.values() if t.is_floating_point()} == {dtype}
+    module.load_state_dict(halves)
+    assert torch.equal(net(x), module.to(dtype)(x))
+
+
+@each_block
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("whole", [True, False], ids=["with-buffers", "parameters"])
+@HALVES
+def test_block_runs_with_its_norm_in_half_precision(block, norm, whole, dtype):
+    """As FSDP makes it, with a dtype for parameters."""
+    module, x = trained(block(16, norm=norm)).to(dtype), torch.randn(4, 16, 3, 4, dtype=dtype)
+    truth = copy.deepcopy(module)
+    for tensor in [*module.parameters(), *(module.buffers() if whole else ())]:
+        tensor.data = tensor.data.to(dtype) if tensor.is_floating_point() else tensor.data
+    y = module(x)
+    assert relative_error(y, truth(x)) < 8 * ROUNDING[dtype]
+    for name, buffer in truth.named_buffers():
+        assert relative_error(module.get_buffer(name).double(), buffer.double()) < 8 * ROUNDING[dtype]
+    y.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+    assert relative_error(module.eval()(x), truth.eval()(x)) < 8 * ROUNDING[dtype]
+
+
+@each_block
+def test_block_is_traced_as_the_root(block):
+    module, x = trained(block(16)).eval(), torch.randn(2, 16, 3, 4)
+    graph = torch.fx.symbolic_trace(module)
+    assert torch.equal(graph(x), module(x))
+    assert list(graph.state_dict()) == [f"block.{name}" for name in module.state_dict()]
+    assert not graph.training

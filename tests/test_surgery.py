@@ -416,23 +416,6 @@ def test_insert_refuses_a_container_that_is_never_called(container):
         insert(model, "cgnl", "stages")
 
 
-class ChannelsLast(nn.Module):
-    """Keeps its maps as a Swin transformer does."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(3, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x.movedim(1, -1))  # [B, H, W, 16]
-
-
-def test_insert_refuses_an_example_whose_channels_are_last():
-    message = r"^the output of 'body', \[2, 8, 9, 16\], has its 16 channels last, not second$"
-    with pytest.raises(ValueError, match=message):
-        insert(ChannelsLast(), "cgnl", "body", example=torch.zeros(2, 3, 8, 9), groups=1)
-
-
 class Concatenating(nn.Module):
     def __init__(self):
         super().__init__()
@@ -539,11 +522,62 @@ def test_insert_refuses_where_a_child_more_changes_what_runs_wherever_it_is():
     assert inserted(model) == {}
 
 
-def test_insert_behind_a_shared_module_takes_each_of_its_names():
+@pytest.mark.parametrize("example", [None, torch.zeros(2, 3, 4, 4)], ids=["unseen", "seen"])
+@pytest.mark.parametrize("channels", [16, 32])
+@pytest.mark.parametrize("after", ["1", "3"])
+def test_insert_behind_a_shared_module_takes_each_of_its_names(example, channels, after):
     relu = nn.ReLU()
-    model = insert(nn.Sequential(nn.Conv2d(3, 16, 1), relu, nn.Conv2d(16, 32, 1), relu), "cgnl", "3")
-    assert [name for name, _ in model.named_children()] == ["0", "1", "2", "3_cgnl"]
-    assert only_block(model).channels == 32
+    model = nn.Sequential(nn.Conv2d(3, 16, 1), relu, nn.Conv2d(16, channels, 1), relu)
+    before = structure(model)
+    insert(model, "cgnl", after, example=example)
+    assert list(model._modules) == [*"0123"[: int(after) + 1], f"{after}_cgnl", *"0123"[int(after) + 1 :]]
+    assert only_block(model).channels == (16 if after == "1" else channels)
+    assert calls_of(model, f"{after}_cgnl", torch.zeros(2, 3, 4, 4)) == 1
+    assert model[1] is model[3 if after == "3" else 4] is relu
+    assert structure(remove(model)) == before
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(2, 3, 9, 9)], ids=["unseen", "seen"])
+def test_insert_behind_a_shared_module_of_a_list_follows_every_call(example):
+    one = conv()
+    model = insert(Looped(nn.ModuleList([one, one])), "cgnl", "body.1", example=example)
+    assert calls_of(model, "body_1_cgnl", torch.zeros(2, 3, 9, 9)) == 2
+
+
+def named_convs(*names: str) -> nn.Module:
+    model = nn.Sequential()
+    for name in names:
+        model.add_module(name, conv())
+    return model
+
+
+def test_insert_follows_its_own_target_where_names_begin_alike():
+    model = named_convs("conv", "conv_b", "tail")
+    insert(insert(model, "cgnl", "conv_b"), "cgnl", "conv")
+    assert list(model._modules) == ["conv", "conv_cgnl", "conv_b", "conv_b_cgnl", "tail"]
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(2, 16, 4, 4)], ids=["unseen", "seen"])
+def test_insert_refuses_a_sequential_that_has_a_child_of_the_blocks_name(example):
+    model = named_convs("a", "a_cgnl", "b")
+    with pytest.raises(ValueError, match=r"'a': .* taken by 'a_cgnl'"):
+        insert(model, "cgnl", ["b", "a"], example=example)
+    assert list(model._modules) == ["a", "a_cgnl", "b"]
+
+
+def test_insert_at_two_places_gives_each_its_block():
+    """Both would be called a_0_cgnl."""
+    model = nn.Module()
+    model.a, model.a_0 = nn.ModuleList([nn.Conv2d(3, 16, 1)]), nn.Conv2d(16, 16, 1)
+    assert len(inserted(insert(model, "cgnl", ["a.0", "a_0"]))) == 2
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_insert_refuses_a_script_module(whole):
+    model: Any = torch.jit.script(named_convs("a", "b"))
+    model, name = (model, "a") if whole else (nn.Sequential(model), "0")
+    with pytest.raises(ValueError, match=f"'{name}' is in a ScriptModule"):
+        insert(model, "cgnl", name, channels=16)
 
 
 def test_insert_example_refuses_a_module_that_is_called_with_different_channels():

@@ -64,6 +64,7 @@ class _Residual(nn.Module):
         self.z = CONV[ndim](inner_channels, channels, 1, groups=groups, **kwargs)
         self.register_module("norm", self._make_norm(norm, device, dtype))
         self.reset_parameters()
+        self.register_load_state_dict_post_hook(_keep_norm_in_float32)
 
     def _make_norm(self, norm: str | None, device, dtype):
         double = (dtype or torch.get_default_dtype()) == torch.float64
@@ -109,26 +110,39 @@ class _Residual(nn.Module):
         return self._run(x)
 
     def _apply(self, fn, recurse=True):
-        def keep_float32(t: Tensor) -> Tensor:
-            new = fn(t)
-            return t.to(new.device, torch.float32) if new.dtype in (torch.float16, torch.bfloat16) else new
-
         norm, self._modules["norm"] = self._modules["norm"], None
         try:
             super()._apply(fn, recurse)
         finally:
             self._modules["norm"] = norm
-        if norm is not None and recurse:
-            norm._apply(keep_float32)
+        if recurse:
+            self._apply_to_norm(fn)
         return self
+
+    def _apply_to_norm(self, fn) -> None:
+        def keep_float32(t: Tensor) -> Tensor:
+            new = fn(t)
+            return t.to(new.device, torch.float32) if new.dtype in (torch.float16, torch.bfloat16) else new
+
+        if self.norm is not None:
+            self.norm._apply(keep_float32)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, inner_channels={self.inner_channels}, ndim={self.ndim}, groups={self.groups}"
 
 
+def _keep_norm_in_float32(block: _Residual, _incompatible_keys) -> None:
+    """After ``load_state_dict(assign=True)``, which takes over the dtypes of the state dict."""
+    block._apply_to_norm(lambda t: t)
+
+
 def as_one_node(module: nn.Module, x: Any) -> Any:
-    """Record a module as one node of a torch.fx graph, like torch's own layers."""
-    return x.tracer.create_proxy("call_module", x.tracer.path_of_module(module), (x,), {})
+    """Record a module as one node of a torch.fx graph, like torch's own layers; of the root a child, ``block``."""
+    tracer = x.tracer
+    if module is tracer.root:
+        tracer.root = nn.ModuleDict({"block": module}).train(module.training)
+        return tracer.create_proxy("call_module", "block", (x,), {})
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), (x,), {})
 
 
 class CGNL(_Residual):

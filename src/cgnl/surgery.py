@@ -1,11 +1,12 @@
 """Insert blocks into any model, remove them again, and look up where the paper places them."""
 
+import copy
 import difflib
 import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from . import blocks as _blocks
+from .layouts import Adapter, Features, find_features, runs_in_order
 from .ops.kernels import GaussianRBF
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -47,6 +49,7 @@ def insert(
     *,
     channels: int | None = None,
     example: Tensor | tuple | None = None,
+    layout: str = "auto",
     **block_options,
 ) -> Model:
     """Insert a block after each named module, in place.
@@ -54,17 +57,21 @@ def insert(
     In an ``nn.Sequential`` the block becomes a child of its own, ``layer3.4_cgnl`` after ``layer3.4``; anywhere else it
     is registered next to the target and called by a forward hook. Either way every old parameter keeps its name. A
     model that counts the children of its Sequentials, as some that return the features of every stage do, would
-    miscount: ``example`` detects that, and the block is then called by a hook.
+    miscount: ``example`` detects that, and the block is then called by a hook. Where one module has several names, the
+    block follows the named child of a Sequential only; a hook follows every call.
 
     Args:
         model: any module.
         block: ``"cgnl"``, ``"cgnlx"``, ``"nl"``, ``"residual"``, a class of ours (or a partial of one), or
             ``callable(channels) -> nn.Module``.
-        after: dotted names of modules whose output is [B, C, *positions].
+        after: dotted names of modules whose output is a map or a sequence of tokens.
         channels: C; None reads it off the modules at or before the target, or off a run of ``example``, which a target
             that concatenates (DenseNet's, Inception's) needs.
         example: an input of the model (a tensor, or a tuple of arguments), or None. It is run before and after, in eval
             mode, to check that nothing else changes.
+        layout: ``"channels_first"`` ([B, C, *positions]), ``"channels_last"`` ([B, *positions, C], as in Swin),
+            ``"tokens"`` ([B, N, C], as in ViT; class and register tokens pass by the block, which has ``ndim=1``), or
+            ``"auto"``: found out from the model's layers and class, and a run of ``example``.
         block_options: further arguments of the block, such as ``groups=4``.
 
     Returns:
@@ -80,31 +87,30 @@ def insert(
         _check_target(name, modules)
     if isinstance(block, nn.Module):
         raise ValueError(f"block is one {type(block).__name__}: give what makes them, such as its class")
-    before = _run(model, modules, example, watched=names) if example is not None else None
-    shapes = _check_outputs(before.outputs, modules) if before else {}
+    shared = [name for name in names if _is_shared(model, name)]
+    before = _run(model, modules, example, shared, watched=names) if example is not None else None
+    outputs = before.outputs if before else {}
+    if missed := [name for name, found in outputs.items() if not found]:
+        raise ValueError(f"the example never reached {', '.join(missed)}")
 
     built = []  # everything is built, and may fail, before anything is changed
     for name in names:
-        width, ndim = shapes.get(name) or _read_off(name, modules)
-        width = width if channels is None else channels
-        if width is None:
-            raise ValueError(f"cannot tell the channels after {name!r}: give channels= or example=")
+        features = find_features(name, modules, outputs.get(name), channels, layout)
         try:
-            label, module = _build(block, block_options, width, ndim, modules[name], model)
-            built.append((name, module, _find_spots(model, name, label)))
+            built.append((name, *_build(block, block_options, features, name, modules[name], model)))
         except ValueError as error:
             raise ValueError(f"after {name!r}: {error}") from None
     try:
-        for name, module, spots in built:
-            for spot in spots:
-                _place(modules[name], name, module, *spot)
-                if before is None or _is_unchanged(model, name, module, modules, example, before):
+        for name, label, module in built:
+            for spot in _find_spots(model, name, label, name in shared):
+                _place(modules[name], module, *spot)
+                if before is None or _is_unchanged(model, name, module, modules, example, shared, before):
                     break
                 _take_out(model, module)
             else:
                 raise ValueError(f"after {name!r}: wherever the block is registered, other modules run than before")
     except Exception:
-        for _, module, _ in built:
+        for _, _, module in built:
             _take_out(model, module)
         raise
     return model
@@ -112,9 +118,14 @@ def insert(
 
 def remove(model: Model) -> Model:
     """Remove every inserted block, in place."""
-    for block in inserted(model).values():
+    for block in [module for module in model.modules() if _target_of(module)]:
         _take_out(model, block)
     return model
+
+
+def _target_of(module: nn.Module | None) -> str | None:
+    """The name that a block, or the adapter around one, was inserted after; None for other modules."""
+    return getattr(module.block if isinstance(module, Adapter) else module, "_inserted_after", None)
 
 
 def _take_out(model: nn.Module, block: nn.Module) -> None:
@@ -128,7 +139,7 @@ def _take_out(model: nn.Module, block: nn.Module) -> None:
 
 
 def inserted(model: nn.Module) -> dict[str, nn.Module]:
-    """The inserted blocks by their dotted names."""
+    """The inserted blocks by their dotted names; inside an adapter a block is called ``block``."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "_inserted_after")}
 
 
@@ -187,25 +198,34 @@ def _check_target(name: str, modules: Mapping[str, nn.Module]) -> None:
     if getattr(target.forward, "__func__", None) is nn.Module.forward:
         inside = ", ".join(f"{name}.{child}" for child, _ in target.named_children())
         raise ValueError(f"{name!r} is a {type(target).__name__}, which is never called: name one of {inside}")
+    parts = name.split(".")
+    for end in range(len(parts) + 1):
+        if isinstance(modules[".".join(parts[:end])], torch.jit.ScriptModule):
+            raise ValueError(f"{name!r} is in a ScriptModule: insert blocks before torch.jit.script")
 
 
 def _build(
-    block, options: dict, width: int, ndim: int | None, target: nn.Module, model: nn.Module
+    block, options: dict, features: Features, name: str, target: nn.Module, model: nn.Module
 ) -> tuple[str, nn.Module]:
-    """(the child's suffix, the block), on the device and in the dtype of its surroundings."""
+    """(the child's suffix, the block, in an adapter if needed), on the device and in the dtype of its surroundings."""
     if not callable(block) and block not in BLOCKS:
         raise ValueError(f"unknown block {block!r}: choose one of {', '.join(BLOCKS)}")
     label, factory = (block, BLOCKS[block]) if isinstance(block, str) else (None, block)
     ours = factory.func if isinstance(factory, functools.partial) else factory
-    if ndim and isinstance(ours, type) and issubclass(ours, _blocks._Residual):
-        options = {"ndim": ndim} | getattr(factory, "keywords", {}) | options
-    module = factory(width, **options)
+    if features.ndim and isinstance(ours, type) and issubclass(ours, _blocks._Residual):
+        options = {"ndim": features.ndim} | getattr(factory, "keywords", {}) | options
+    module = factory(features.channels, **options)
     if not isinstance(module, nn.Module):
         raise ValueError(f"block makes a {type(module).__name__}, not a module")
+    if features.layout == "tokens" and getattr(module, "ndim", 1) != 1:
+        raise ValueError(f"tokens have one position axis, and the block has ndim = {module.ndim}")
     label = label or next((n for n, cls in BLOCKS.items() if type(module) is cls), type(module).__name__.lower())
     near = next((p for m in (target, model) for p in m.parameters() if p.is_floating_point()), None)
     if near is not None:
         module.to(near.device, near.dtype)
+    object.__setattr__(module, "_inserted_after", name)
+    if features.layout != "channels_first":
+        module = Adapter(module, features, name)
     return label, module.train(target.training)
 
 
@@ -216,32 +236,45 @@ Spot = tuple[nn.Module, str, str | None]
 """The module to register a block on, its key there, and the child it follows in order, or None for a forward hook."""
 
 
-def _runs_in_order(module: nn.Module) -> bool:
-    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-
-
 def _may_grow(module: nn.Module) -> bool:
     """Whether one more child does no harm, because nothing loops over the children."""
     names = getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
     return not isinstance(module, _CONTAINERS) and _LOOPS.isdisjoint(names)
 
 
-def _find_spots(model: nn.Module, name: str, label: str) -> list[Spot]:
+def _is_shared(model: nn.Module, name: str) -> bool:
+    """Whether this child of a Sequential is also a child under another name."""
+    parent_name, _, key = name.rpartition(".")
+    parent, target = model.get_submodule(parent_name), model.get_submodule(name)
+    names = [(id(m), k) for m in model.modules() for k, child in m._modules.items() if child is target]
+    return runs_in_order(parent) and names != [(id(parent), key)]
+
+
+def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[Spot]:
     """Where a block may go, best first: in a Sequential's order, next to the target, further up, in the target."""
     parent_name, _, child = name.rpartition(".")
     parent, target, key = model.get_submodule(parent_name), model.get_submodule(name), f"{child}_{label}"
     for there, block in inserted(model).items():
-        if vars(block)["_inserted_after"] == name and there.endswith(f"_{label}"):
+        if _target_of(block) == name and there.removesuffix(".block").endswith(f"_{label}"):
             raise ValueError(f"{name!r} already has a block after it: {there!r}")
-    spots: list[Spot] = [(parent, key, child)] if _runs_in_order(parent) else []
+    spots: list[Spot] = []
+    if runs_in_order(parent):
+        if hasattr(parent, key):
+            taken = f"{parent_name}.{key}".lstrip(".")
+            raise ValueError(f"after {name!r}: the block's name is taken by {taken!r}")
+        spots.append((parent, key, child))
+        if shared:  # a hook would run after the others too
+            return spots
     while True:
-        if _may_grow(parent) and key not in parent._modules:
+        if _may_grow(parent) and not hasattr(parent, key):
             spots.append((parent, key, None))
         if parent is model:
             break
         parent_name, _, child = parent_name.rpartition(".")
         parent, key = model.get_submodule(parent_name), f"{child}_{key}"
-    if _runs_in_order(target) and target._modules:
+    if hasattr(target, key):
+        pass
+    elif runs_in_order(target) and target._modules:
         spots.append((target, key, next(reversed(target._modules))))
     elif _may_grow(target):
         spots.append((target, key, None))
@@ -250,51 +283,20 @@ def _find_spots(model: nn.Module, name: str, label: str) -> list[Spot]:
     return spots
 
 
-def _place(target: nn.Module, name: str, block: nn.Module, parent: nn.Module, key: str, follows: str | None) -> None:
-    object.__setattr__(block, "_inserted_after", name)
+def _place(target: nn.Module, block: nn.Module, parent: nn.Module, key: str, follows: str | None) -> None:
     if follows is None:
         parent.add_module(key, block)
         target.register_forward_hook(_Call(block))
         return
     children = list(parent._modules.items())
-    put = [k for k, child in children if k.startswith(f"{follows}_") and hasattr(child, "_inserted_after")]
-    parent._modules.clear()
+    before = {follows}  # the target and the blocks after it: a second block follows the first, as with hooks
     for existing, module in children:
+        if (_target_of(module) or "").rpartition(".")[2] in before:
+            before.add(existing)
+    last = max(i for i, (existing, _) in enumerate(children) if existing in before)
+    parent._modules.clear()
+    for existing, module in [*children[: last + 1], (key, block), *children[last + 1 :]]:
         parent.register_module(existing, module)
-        if existing == (put or [follows])[-1]:  # a second block follows the first, as with hooks
-            parent.register_module(key, block)
-
-
-def _read_off(name: str, modules: Mapping[str, nn.Module]) -> tuple[int | None, int | None]:
-    """(channels, ndim) from the last layers inside the target or, failing that, before it."""
-    names = list(modules)
-    inside = [n for n in names if n == name or n.startswith(f"{name}.")]
-    before = [n for n in names[: names.index(name)] if not name.startswith(f"{n}.")]
-    layers = [layer for n in before + inside if not _is_gate(layer := modules[n])]
-    width = next((w for layer in reversed(layers) if (w := _width(layer))), None)
-    ndim = next((n for layer in reversed(layers) if (n := _ndim(layer))), None)
-    return width, ndim
-
-
-def _is_gate(layer: nn.Module) -> bool:
-    """A convolution along the channels, as in efficient channel attention."""
-    return isinstance(layer, nn.Conv1d) and layer.in_channels == layer.out_channels == 1
-
-
-_WIDTHS: dict[type[nn.Module], str] = {
-    nn.modules.conv._ConvNd: "out_channels",
-    nn.Linear: "out_features",
-    nn.modules.batchnorm._NormBase: "num_features",
-    nn.GroupNorm: "num_channels",
-}
-
-
-def _width(layer: nn.Module) -> int | None:
-    return next((getattr(layer, attribute) for kind, attribute in _WIDTHS.items() if isinstance(layer, kind)), None)
-
-
-def _ndim(layer: nn.Module) -> int | None:
-    return len(layer.kernel_size) if isinstance(layer, nn.modules.conv._ConvNd) else None
 
 
 class _Run(NamedTuple):
@@ -305,7 +307,24 @@ class _Run(NamedTuple):
     result: list[Tensor]
 
 
-def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, watched: Sequence[str] = ()) -> _Run:
+@contextmanager
+def _told_apart(modules: Mapping[str, nn.Module], shared: Sequence[str]) -> Iterator[dict[str, nn.Module]]:
+    """The modules, with a shallow copy for each shared name for a while, so that calls are counted by name."""
+    twins = {}
+    for name in shared:
+        twins[name] = copy.copy(modules[name])
+        twins[name]._forward_hooks = twins[name]._forward_hooks.copy()
+        modules[name.rpartition(".")[0]]._modules[name.rpartition(".")[2]] = twins[name]
+    try:
+        yield {**modules, **twins}
+    finally:
+        for name in shared:
+            modules[name.rpartition(".")[0]]._modules[name.rpartition(".")[2]] = modules[name]
+
+
+def _run(
+    model: nn.Module, modules: Mapping[str, nn.Module], example, shared: Sequence[str], watched: Sequence[str] = ()
+) -> _Run:
     """Run the example in eval mode, and record which modules are called."""
     calls: Counter[str] = Counter()
     outputs: dict[str, list] = {name: [] for name in watched}
@@ -315,45 +334,26 @@ def _run(model: nn.Module, modules: Mapping[str, nn.Module], example, watched: S
         if name in outputs:
             outputs[name].append(output.shape if isinstance(output, Tensor) else type(output))
 
-    hooks = [m.register_forward_hook(functools.partial(record, name=name)) for name, m in modules.items()]
-    try:
+    with _told_apart(modules, shared) as apart, ExitStack() as hooks:
+        for name, module in apart.items():
+            hooks.enter_context(module.register_forward_hook(functools.partial(record, name=name)))
         with torch.no_grad(), in_eval_mode(model):
             result = model(*(example if isinstance(example, tuple) else (example,)))
-    finally:
-        for hook in hooks:
-            hook.remove()
     return _Run(calls, outputs, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
 
 
-def _check_outputs(outputs: Mapping[str, list], modules: Mapping[str, nn.Module]) -> dict[str, tuple[int, int]]:
-    """(channels, ndim) of what each module returned in a run."""
-    if missed := [name for name, shapes in outputs.items() if not shapes]:
-        raise ValueError(f"the example never reached {', '.join(missed)}")
-    for name, shapes in outputs.items():
-        width = _read_off(name, modules)[0]
-        for shape in shapes:
-            if not isinstance(shape, torch.Size) or len(shape) not in (3, 4, 5):
-                what = list(shape) if isinstance(shape, torch.Size) else shape.__name__
-                raise ValueError(f"the output of {name!r} is not [B, C, *positions] but {what}")
-            if shape[1] != width == shape[-1]:
-                raise ValueError(f"the output of {name!r}, {list(shape)}, has its {width} channels last, not second")
-            if (shape[1], len(shape)) != (shapes[0][1], len(shapes[0])):
-                raise ValueError(
-                    f"{name!r} is called several times, with {shapes[0][1]} and with {shape[1]} channels: "
-                    "name a module that is called once"
-                )
-    return {name: (shapes[0][1], len(shapes[0]) - 2) for name, shapes in outputs.items()}
-
-
 def _is_unchanged(
-    model: nn.Module, name: str, block: nn.Module, modules: Mapping[str, nn.Module], example, before: _Run
+    model: nn.Module,
+    name: str,
+    block: nn.Module,
+    modules: Mapping[str, nn.Module],
+    example,
+    shared: Sequence[str],
+    before: _Run,
 ) -> bool:
     """Whether, with a block that returns its input, every module is called as often and the result is the same."""
-    identity = block.register_forward_hook(lambda _module, args, _output: args[0])
-    try:
-        now = _run(model, {**modules, "the block": block}, example)
-    finally:
-        identity.remove()
+    with block.register_forward_hook(lambda _module, args, _output: args[0]):
+        now = _run(model, {**modules, "the block": block}, example, shared)
     if now.calls != before.calls + Counter({"the block": before.calls[name]}):
         return False
     pairs = list(zip(now.result, before.result, strict=False))

@@ -191,3 +191,20 @@ def test_predict_refuses_an_onnx_file_of_somebody_else(cgnl, tmp_path, card, sen
     status, said, err = cgnl("predict", path, "a.png")
     assert (status, said, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"cgnl predict: {path} {sentence}")
+
+
+@pytest.mark.parametrize("content", ['{"mine": 1}', "[]", "no JSON", '{"library": "other 1.0"}'])
+def test_export_keeps_a_json_file_that_is_not_its_own(cgnl, checkpoint, tmp_path, content):
+    out, other = tmp_path / "model.safetensors", tmp_path / "model.json"
+    other.write_text(content)
+    status, _, err = cgnl("export", checkpoint(), out)
+    assert status == 2
+    assert f"{other} is not the card of an export" in err
+    assert other.read_text() == content
+    assert not out.exists()
+
+
+def test_export_replaces_its_own_card(cgnl, checkpoint, tmp_path):
+    out = tmp_path / "model.safetensors"
+    path = checkpoint()
+    assert [cgnl("export", path, out)[0] for _ in range(2)] == [0, 0]

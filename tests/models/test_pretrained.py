@@ -190,3 +190,21 @@ def test_network_refuses_what_it_could_not_build_again():
         Network(model)
     with pytest.raises(ValueError, match="the network is made already, but options are given: num_classes"):
         Network(cgnl.create_model("resnet18"), num_classes=4)
+
+
+def test_card_describes_the_network_and_its_classes(tmp_path):
+    classes = ["house_sparrow", "a [link](http://x)", "two\nlines"]
+    network = Network("resnet18", block="cgnl", num_classes=3, classes=classes, preprocessing={"crop": 32})
+    network.save_pretrained(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "More Information Needed" not in text
+    card = huggingface_hub.ModelCard.load(tmp_path / "README.md")
+    assert card.data.to_dict()["library_name"] == "cgnl"
+    assert "non-local-networks" in card.data.to_dict()["tags"]
+    lines = card.text.splitlines()
+    assert [line for line in lines if line[:1].isdigit()] == [
+        r"0. house\_sparrow", r"1. a \[link\](http://x)", "2. two lines"
+    ]  # fmt: skip
+    assert "* crop: 32" in lines
+    assert "* block: cgnl" in lines
+    assert "## Classes" not in str(Network("resnet18", num_classes=3).generate_model_card())

@@ -67,6 +67,15 @@ def as_compiled_file(state: State, path: Path) -> None:
     torch.save({"model": {f"module._orig_mod.{name}": value for name, value in state.items()}}, path)
 
 
+def as_averaged_file(state: State, path: Path) -> None:
+    averaged = {f"module.{name}": value for name, value in state.items()}
+    torch.save({"model_ema": {"n_averaged": torch.tensor(3), **averaged}, "epoch": 3}, path)
+
+
+def as_child_file(state: State, path: Path) -> None:
+    torch.save({"state_dict": {f"model.{name}": value for name, value in state.items()}}, path)
+
+
 def as_a_checkpoint_of_a_run(state: State, path: Path) -> None:
     torch.save({"state_dict": {f"network.{name}": value for name, value in state.items()}, "cgnl": {}}, path)
 
@@ -80,6 +89,8 @@ def as_a_checkpoint_of_a_run(state: State, path: Path) -> None:
         (as_nested_file, ".pth.tar"),
         (as_data_parallel_file, ".pt"),
         (as_compiled_file, ".pt"),
+        (as_averaged_file, ".pth"),
+        (as_child_file, ".ckpt"),
         (save_file, ".safetensors"),
     ],
 )
@@ -369,3 +380,10 @@ def test_weights_of_another_head_are_refused():
     for options in ({}, {"head": "covariance", "reduced": 9}, {"head": "compact", "reduced": 8}):
         with pytest.raises(ValueError, match="avgpool"):
             load_weights(create_model("resnet18", num_classes=5, **options), trained)
+
+
+def test_load_weights_keeps_the_names_of_a_network_that_has_a_child_called_model():
+    model = nn.ModuleDict({"model": Tiny()})
+    state = fresh_values(model)
+    load_weights(model, state)
+    assert differing(model, state) == []

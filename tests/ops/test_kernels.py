@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import itertools
 import math
 import re
 
@@ -192,3 +193,10 @@ def test_spell_refuses_a_kernel_without_a_name():
 
     with pytest.raises(ValueError, match="has no name"):
         spell(Mine())
+
+
+@pytest.mark.parametrize("coefficients", [[1.0] * 1002, itertools.repeat(1.0)], ids=["list", "endless"])
+def test_taylor_has_the_highest_order_of_the_others(coefficients):
+    assert len(Taylor([1.0] * 1001).coefficients()) == 1001
+    with pytest.raises(ValueError, match="at most 1001 coefficients"):
+        Taylor(coefficients)

@@ -560,3 +560,23 @@ def test_non_local_affinity_refuses_a_position(at):
     x = torch.randn(1, 3, 4, 5)
     with pytest.raises(ValueError, match=r"is no position in \[4, 5\]$"):
         non_local_affinity(x, x, at)
+
+
+@pytest.mark.parametrize("form", [compact_generalized_non_local, generalized_non_local])
+@pytest.mark.parametrize("value", [11.0, -30.0])
+def test_normalized_exact_rbf_is_a_mean_where_its_terms_underflow(form, value):
+    """exp(-121) is zero in float32."""
+    theta, phi = torch.full((2, 1, 4, 3, 3), value, requires_grad=True).unbind()
+    g = torch.randn(1, 4, 3, 3, requires_grad=True)
+    y = form(theta, phi, g, kernel=GaussianRBF(3, gamma=1.0, beta="exact"), normalize=True)
+    torch.testing.assert_close(y, g.mean().expand_as(y))
+    assert all(t.isfinite().all() for t in torch.autograd.grad(y.square().sum(), (theta, phi, g)))
+
+
+@pytest.mark.parametrize("kernel", [EmbeddedGaussian(2), GaussianRBF(2, 1.0, "exact"), GaussianRBF(2, 1.0)], ids=str)
+def test_normalized_exact_form_is_a_softmax(kernel):
+    theta, phi, g = 30 * torch.randn(3, 2, 4, 3, 3)
+    y = generalized_non_local(theta, phi, g, kernel=kernel, normalize=True)
+    wide = (t.double() for t in (theta, phi, g))
+    torch.testing.assert_close(y, generalized_non_local(*wide, kernel=kernel, normalize=True).float())
+    assert y.abs().max() <= g.abs().max()

@@ -26,6 +26,9 @@ def export(checkpoint: str, out: str) -> None:
     elif target.suffix == ".onnx":
         for module in ("onnx", "onnxscript", "onnxruntime"):
             need(module, "export")
+    beside = target.with_suffix(".json") if target.suffix == ".safetensors" and not folder else None
+    if beside is not None and not _is_card(beside):
+        raise ValueError(f"{beside} is not the card of an export, and would be overwritten: choose another name")
     from ..engine.atomic_io import make_folder, whole_file, write_text
     from ..engine.checkpoint import open_trained
     from ..export.agreement import words
@@ -41,9 +44,9 @@ def export(checkpoint: str, out: str) -> None:
         content, agreement = to_file(trained.network, target.suffix, card, own_size(trained))
         with whole_file(target) as file:
             file.write(content)
-    if target.suffix == ".safetensors" and not folder:
-        write_text(target.with_suffix(".json"), json.dumps(card, indent=2))
-        written.append(str(target.with_suffix(".json")))
+    if beside is not None:
+        write_text(beside, json.dumps(card, indent=2))
+        written.append(str(beside))
     is_backbone = trained.kind == "objects" and target.suffix in (".onnx", ".pt2")
     part = ": the backbone, from normalised pixels to features" if is_backbone else ""
     say(f"{' and '.join(written)} written, {len(content) / 2**20:.1f} MiB{part}")
@@ -53,3 +56,13 @@ def export(checkpoint: str, out: str) -> None:
     )
     for shape, difference in zip(agreement.shapes, agreement.differences, strict=True):
         say(f"  {words(shape):24} {difference:.1e}")
+
+
+def _is_card(path: Path) -> bool:
+    """Whether this is a card of an earlier export, or nothing at all."""
+    if not path.exists():
+        return True
+    try:
+        return str(json.loads(path.read_bytes())["library"]).startswith("cgnl ")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False

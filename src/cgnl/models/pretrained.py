@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from ..extras import need
+from ..spelling import printable
 from .made_with import config_of, network_of
 from .weights import check_size, read_state_dict
 
@@ -25,6 +27,11 @@ ABOUT: Any = {
     "tags": ["cgnl", "non-local-networks"],
 }
 """Metadata of the README of every repository."""
+
+
+def _escaped(text: object) -> str:
+    """Foreign text on one line, and no Markdown in it."""
+    return re.sub(r"([\\`*_{}\[\]<>#|&!~])", r"\\\1", printable(text))
 
 
 class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
@@ -63,6 +70,30 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
     def forward(self, *arguments: Any) -> Any:
         """Call the network with these arguments."""
         return self.network(*arguments)
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """The README of a repository: what the network is, how it is loaded, and what its outputs mean.
+
+        Args:
+            args, kwargs: for templates of huggingface_hub, and not used.
+        """
+        config = self._hub_mixin_config
+        about = {name: value for name, value in config.items() if name not in ("classes", "preprocessing")}
+        sections = [
+            f"# {config['network']}",
+            f"A compact generalized non-local network of the library cgnl ([paper]({ABOUT['paper_url']})).",
+            "```python\nfrom cgnl.models.pretrained import Network\n\n"
+            'network = Network.from_pretrained("this folder or repository")\n```',
+            "## Network",
+            "\n".join(f"* {_escaped(name)}: {_escaped(value)}" for name, value in about.items()),
+        ]
+        if self.preprocessing:
+            rows = [f"* {_escaped(name)}: {_escaped(value)}" for name, value in self.preprocessing.items()]
+            sections += ["## Input", "\n".join(rows)]
+        if self.classes:
+            sections += ["## Classes", "\n".join(f"{i}. {_escaped(name)}" for i, name in enumerate(self.classes))]
+        metadata = self._hub_mixin_info.model_card_data.to_yaml()
+        return hub.ModelCard("\n\n".join([f"---\n{metadata}\n---", *sections, ""]), ignore_metadata_errors=True)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         weights = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}

@@ -50,6 +50,8 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     """
     state = weights if isinstance(weights, Mapping) else read_state_dict(weights)
     here = model.state_dict()
+    if state and all(name.startswith("model.") for name in state) and here.keys().isdisjoint(state):
+        state = {name.removeprefix("model."): value for name, value in state.items()}  # of a network within another
     image_network = "conv1.weight" in state and f"{BODY}conv1.weight" in here
     if image_network:
         state = {_in_backbone(name, here): value for name, value in state.items()}
@@ -133,12 +135,13 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         content = read(path)
     except Exception as error:  # a broken file may make them raise anything
         raise ValueError(f"{path} is not a file of weights: {first_line(error)}") from None
-    for key in ("state_dict", "model"):
+    for key in ("state_dict", "model", "model_ema"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not is_state_dict(content):
         raise ValueError(f"{path} holds no state dict")
-    return {re.sub(r"^(module\.|_orig_mod\.|network\.)+", "", name): value for name, value in content.items()}
+    names = {name: re.sub(r"^(module\.|_orig_mod\.|network\.)+", "", name) for name in content}
+    return {names[name]: value for name, value in content.items() if name != "n_averaged"}  # of torch's AveragedModel
 
 
 def is_state_dict(content: object) -> bool:

@@ -145,12 +145,15 @@ def add_residual(x: Tensor, z: Tensor, bias: Tensor | None, norm: Norm, groups: 
     z = z.to(accumulation_dtype(z))
     if bias is not None:
         z = z + _centre(bias, norm)
-    return (x + _normalise(z, norm, groups)).to(x.dtype)  # x first: the result has its strides
+    # x + norm(z), but for a new block -0.0 stays -0.0: 0 - y is never -0.0. x first: the result has its strides.
+    return (x - (0 - _normalise(z, norm, groups))).to(x.dtype)
 
 
 def _normalise(z: Tensor, norm: Norm, groups: int) -> Tensor:
     if norm is None:
         return z
+    if isinstance(norm, nn.Module):
+        return _call_in_dtype_of(z, norm)
     if not isinstance(norm, BlockNorm):
         return norm(z)
     if norm.kind == "group":
@@ -161,6 +164,20 @@ def _normalise(z: Tensor, norm: Norm, groups: int) -> Tensor:
     return F.batch_norm(
         z, norm.running_mean, norm.running_var, norm.weight, norm.bias, batch, float(momentum), norm.eps
     )
+
+
+def _call_in_dtype_of(z: Tensor, norm: nn.Module) -> Tensor:
+    """norm(z) where parameters may be in half precision, as FSDP makes them, which torch's norms refuse."""
+    tensors = {**dict(norm.named_parameters()), **dict(norm.named_buffers())}
+    cast = {name: t.to(z.dtype) for name, t in tensors.items() if t.dtype in (torch.float16, torch.bfloat16)}
+    if not cast:
+        return norm(z)
+    out = torch.func.functional_call(norm, cast, (z,))
+    with torch.no_grad():
+        for name, buffer in norm.named_buffers():
+            if name in cast:
+                buffer.copy_(cast[name])
+    return out
 
 
 def count_batch(norm: BlockNorm) -> float | Tensor:

@@ -52,7 +52,7 @@ def compact_generalized_non_local(
             ``EmbeddedGaussian`` of odd order; ``GaussianRBF(beta="exact")`` is its natural partner.
         process_group: ranks among which the positions are split, or None. Only the B G (P + 1) sums travel, twice as
             many with ``normalize`` (plus B G norms for ``beta="norm"`` and one count with ``scale``), in one message
-            forward and one backward.
+            forward and one backward. ``normalize`` with ``beta="exact"`` sends B G minima before.
         backend: ``"auto"`` or ``"reference"``; ``"fused"`` raises, since fused kernels take the whole block.
 
     Returns:
@@ -139,6 +139,8 @@ def _why_not_norm(norm: Any, groups: int) -> str | None:
         return f"is a {type(norm).__name__}"
     if norm.weight is None or norm.bias is None:
         return f"has no {'weight' if norm.weight is None else 'bias'}"
+    if norm.weight.dtype in (torch.float16, torch.bfloat16):
+        return f"is in {norm.weight.dtype}"
     count = getattr(norm, "num_groups", groups)
     return None if count == groups else f"has {count} groups"
 

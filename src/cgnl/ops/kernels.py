@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import exp, factorial, isfinite
 from numbers import Real
 from operator import mul
@@ -34,6 +34,10 @@ class Kernel:
 
     def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
         """f itself for each theta_i and phi_j, the limit of the series: [*shape] of theta and phi, which broadcast."""
+        return torch.exp(self.exponent(theta, phi))
+
+    def exponent(self, theta: Tensor, phi: Tensor) -> Tensor:
+        """log f, [*shape] of theta and phi, which broadcast, for kernels that are an exponential."""
         raise NotImplementedError
 
     @property
@@ -78,8 +82,8 @@ class EmbeddedGaussian(Kernel):
     def coefficients(self) -> tuple[float, ...]:
         return tuple(1 / factorial(p) for p in range(self.order + 1))
 
-    def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
-        return torch.exp(theta * phi)
+    def exponent(self, theta: Tensor, phi: Tensor) -> Tensor:
+        return theta * phi
 
     def check_normalize(self) -> None:
         if self.order % 2:
@@ -120,14 +124,14 @@ class GaussianRBF(Kernel):
         ratios = (2 * self.gamma / p for p in range(1, self.order + 1))
         return tuple(accumulate(ratios, mul, initial=beta))
 
-    def exact(self, theta: Tensor, phi: Tensor) -> Tensor:
-        """f itself for each theta_i and phi_j: [*shape] of theta and phi, which broadcast.
+    def exponent(self, theta: Tensor, phi: Tensor) -> Tensor:
+        """log f, [*shape] of theta and phi, which broadcast.
 
         For ``beta="norm"`` without its constant: an element does not know the norm of its sample and group.
         """
         if self.beta == "exact":
-            return torch.exp(-self.gamma * (theta - phi) ** 2)
-        return torch.exp(2 * self.gamma * (theta * phi - (1 if self.beta == "paper" else 0)))
+            return -self.gamma * (theta - phi) ** 2
+        return 2 * self.gamma * (theta * phi - (1 if self.beta == "paper" else 0))
 
     @property
     def envelope(self) -> float:
@@ -146,9 +150,11 @@ class Taylor(Kernel):
 
     def __init__(self, coefficients):
         try:
-            values = tuple(float(c) for c in coefficients)
+            values = tuple(float(c) for c in islice(coefficients, HIGHEST + 2))
         except TypeError:
             raise ValueError(f"coefficients must be numbers, got {coefficients!r}") from None
+        if len(values) > HIGHEST + 1:
+            raise ValueError(f"there must be at most {HIGHEST + 1} coefficients, up to order {HIGHEST}; got more")
         if not values or not all(isfinite(c) and c >= 0 for c in values) or not any(values):
             raise ValueError(f"coefficients must be finite, at least 0 and not all 0, got {values}")
         object.__setattr__(self, "alpha_squared", values)

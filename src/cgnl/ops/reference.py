@@ -94,11 +94,17 @@ def generalized_non_local(
     factor = scale_factor(scale, math.prod(theta.shape[2:]), theta.shape[1] // groups)
     dtype = accumulation_dtype(theta, phi, g)
     theta_, phi_, g_ = (t.to(dtype).flatten(1).unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, NC']
-    pairwise = kernel.exact(theta_.unsqueeze(-1), phi_.unsqueeze(-2))  # [B, G, NC', NC']
-    if kernel.constant and not normalize:  # of all rows alike
-        pairwise = pairwise * _beta(kernel, _squares(theta_) + _squares(phi_)).unsqueeze(-1)
-    if normalize:
-        pairwise = pairwise / pairwise.sum(-1, keepdim=True)
+    elements = theta_.unsqueeze(-1), phi_.unsqueeze(-2)
+    if normalize and isinstance(
+        kernel, kernels.EmbeddedGaussian | kernels.GaussianRBF
+    ):  # rows of f under- and overflow
+        pairwise = torch.softmax(kernel.exponent(*elements), -1)  # [B, G, NC', NC']
+    else:
+        pairwise = kernel.exact(*elements)  # [B, G, NC', NC']
+        if normalize:
+            pairwise = pairwise / pairwise.sum(-1, keepdim=True)
+        elif kernel.constant:  # of all rows alike
+            pairwise = pairwise * _beta(kernel, _squares(theta_) + _squares(phi_)).unsqueeze(-1)
     with no_autocast(g):
         y = factor * (pairwise @ g_.unsqueeze(-1))  # [B, G, NC', 1]
     return y.reshape(theta.shape).to(g.dtype)
@@ -147,9 +153,13 @@ def attention(
     if normalize:
         kernel.check_normalize()
     first, alpha_squared = leading(kernel)
-    s = power_sums(phi, g, len(alpha_squared), first, kernel.envelope)  # [B, G, K]
+    envelope, weight = kernel.envelope, None
+    if normalize and envelope:
+        weight = _shifted_envelope(phi, envelope, process_group)  # [B, G, C', *P]
+        g, envelope = g * weight, 0.0
+    s = power_sums(phi, g, len(alpha_squared), first, envelope)  # [B, G, K]
     none = s.new_empty(0)
-    rows = power_sums(phi, None, len(alpha_squared), first, kernel.envelope) if normalize else none  # [B, G, K]
+    rows = power_sums(phi, weight, len(alpha_squared), first) if normalize else none  # [B, G, K]
     squares = _squares(theta) + _squares(phi) if kernel.constant and not normalize else none  # [B, G, 1]
     positions = s.new_full((1,), math.prod(theta.shape[3:])) if scale and process_group else none
     s, rows, squares, positions = _sum_over_ranks(process_group, s, rows, squares, positions)
@@ -285,7 +295,11 @@ def check_map(x: Tensor, channels: int, ndim: int, inserted_after: str | None = 
     if not isinstance(x, Tensor) or x.ndim != ndim + 2 or x.shape[1] != channels or 0 in x.shape[2:]:
         got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
         axes = ", ".join("THW"[-ndim:])
-        hint = f" after {inserted_after!r}: give cgnl.insert an example= of the model's input" if inserted_after else ""
+        hint = (
+            f" after {inserted_after!r}: give cgnl.insert an example= of the model's input, or layout="
+            if inserted_after
+            else ""
+        )
         raise ValueError(f"expected [B, {channels}, {axes}] (ndim = {ndim}), got {got}{hint}")
     if not x.is_floating_point():
         raise ValueError(f"expected a floating-point tensor, got {x.dtype}")
@@ -317,6 +331,15 @@ def _squares(x: Tensor) -> Tensor:
 
 def _beta(kernel: Kernel, squares: Tensor) -> Tensor:
     return torch.exp(-kernel.constant * squares)  # [B, G, 1]
+
+
+def _shifted_envelope(phi: Tensor, gamma: float, process_group: dist.ProcessGroup | None) -> Tensor:
+    """exp(-gamma (phi_j^2 - m)), m the least phi_j^2 of a sample and group: 1 at most, and 1 somewhere."""
+    squares = phi.to(accumulation_dtype(phi)).square()
+    least = squares.detach().amin(tuple(range(2, phi.ndim)), keepdim=True)  # [B, G, 1, ..]
+    if process_group is not None:
+        dist.all_reduce(least, dist.ReduceOp.MIN, group=process_group)
+    return torch.exp(-gamma * (squares - least))  # [B, G, C', *P]
 
 
 def _times_each(sums: Tensor, alpha_squared: Sequence[float]) -> Tensor:

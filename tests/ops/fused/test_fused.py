@@ -10,7 +10,7 @@ from torch import nn
 from cgnl import CGNL, kernels
 from cgnl.ops import fused
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import DEVICE, FLOOR, HALF, Case, fill, reference_of, run
+from tests.ops.fused.helpers import DEVICE, FLOOR, HALF, INTERPRETED, Case, fill, reference_of, run
 
 
 class Ignorant(nn.Conv2d):
@@ -220,3 +220,12 @@ def test_autocast_takes_a_half_precision_input():
         y = block(x.to(HALF))
     assert y.dtype == HALF
     assert relative_error(y, reference_of(block).double()(x.double())) < 4 * torch.finfo(HALF).eps
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="the interpreter alone gets bfloat16 wrong")
+def test_block_in_bfloat16_falls_back_from_the_interpreter():
+    block, x = make().bfloat16(), torch.randn(2, 64, 3, 3, dtype=torch.bfloat16)
+    assert torch.equal(copy.deepcopy(block)(x), reference_of(block)(x))
+    block.backend = "fused"
+    with pytest.raises(ValueError, match=r"is not possible: .*TRITON_INTERPRET=1.* bfloat16"):
+        block(x)

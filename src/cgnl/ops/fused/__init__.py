@@ -38,6 +38,8 @@ def why_not(
         return "triton is not installed"
     if (dtype := compute_dtype(x)) not in (torch.float16, torch.bfloat16, torch.float32):
         return f"there are no kernels for {dtype}"
+    if dtype == torch.bfloat16 and interpreted():
+        return "Triton's interpreter (TRITON_INTERPRET=1) computes bfloat16 wrongly"
     if _transformed():
         return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
     if normalize:

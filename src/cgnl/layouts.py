@@ -1,0 +1,299 @@
+"""What a module returns, as far as it can be told: where its channels are, how many, and how many position axes."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .blocks import as_one_node
+
+LAYOUTS = ("auto", "channels_first", "channels_last", "tokens")
+"""[B, C, *positions], [B, *positions, C] and [B, N, C], or whichever of them is found."""
+
+Modules = Mapping[str, nn.Module]
+
+
+class Features(NamedTuple):
+    """What a module returns."""
+
+    layout: str
+    channels: int
+    ndim: int | None
+    """Position axes; None if unknown."""
+    prefix: int = 0
+    """Class and register tokens before the others."""
+
+
+class Adapter(nn.Module):
+    """Gives a block [B, C, *positions] of maps with their channels last, or of tokens, and puts the result back.
+
+    Class and register tokens pass by unchanged.
+    """
+
+    def __init__(self, block: nn.Module, features: Features, after: str):
+        super().__init__()
+        self.block, self.features, self.after = block, features, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, *positions, C] -> the same shape."""
+        if isinstance(x, torch.fx.Proxy):
+            return as_one_node(self, x)
+        layout, channels, ndim, prefix = self.features
+        if not isinstance(x, Tensor) or x.ndim != (ndim or 2) + 2 or x.shape[-1] != channels:
+            got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            axes = "N" if layout == "tokens" else ", ".join("THW"[-(ndim or 2) :])
+            raise ValueError(
+                f"expected [B, {axes}, {channels}] ({layout}), got {got} after {self.after!r}: "
+                "give cgnl.insert an example= of the model's input, or layout="
+            )
+        y = self.block(x[:, prefix:].movedim(-1, 1)).movedim(1, -1)
+        return torch.cat([x[:, :prefix], y], 1) if prefix else y
+
+    def extra_repr(self) -> str:
+        return f"layout={self.features.layout!r}" + (f", prefix={self.features.prefix}" * bool(self.features.prefix))
+
+
+def runs_in_order(module: nn.Module) -> bool:
+    """Whether this is a Sequential that runs its children one after the other."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def find_features(
+    name: str, modules: Modules, outputs: Sequence[object] | None, channels: int | None, layout: str
+) -> Features:
+    """What the module returns, by its layers, its class and, if given, what it returned in a run.
+
+    Args:
+        name: of the module.
+        modules: of the whole model, by name.
+        outputs: the shape of each tensor that it returned, or the type of anything else; None if it was not run.
+        channels: their number, or None.
+        layout: one of ``LAYOUTS``.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    target = modules[name]
+    if isinstance(target, Adapter) and layout in ("auto", target.features.layout):
+        return target.features
+    width, ndim = _read_layers(name, modules)
+    width = width if channels is None else channels
+    if outputs is None:
+        layout = _guess_layout(name, modules) if layout == "auto" else layout
+        if width is None:
+            raise ValueError(f"cannot tell the channels after {name!r}: give channels= or example=")
+        ndim = {"channels_first": ndim, "channels_last": ndim or 2, "tokens": 1}[layout]
+        return Features(layout, width, ndim, _count_prefix(name, modules, None) if layout == "tokens" else 0)
+    shapes = _check_shapes(name, outputs)
+    if layout == "auto":
+        found = {_see_layout(name, modules, shape, width) for shape in shapes}
+        if len(found) > 1:
+            raise ValueError(f"{name!r} is called several times, with other layouts: name a module that is called once")
+        layout = found.pop()
+    if layout == "tokens" and len(shapes[0]) != 3:
+        raise ValueError(f"the output of {name!r} is not [B, N, C], as layout = 'tokens' says, but {list(shapes[0])}")
+    axis = 1 if layout == "channels_first" else -1
+    for shape in shapes:
+        if (shape[axis], len(shape)) != (shapes[0][axis], len(shapes[0])):
+            raise ValueError(
+                f"{name!r} is called several times, with {shapes[0][axis]} and with {shape[axis]} channels: "
+                "name a module that is called once"
+            )
+    width = shapes[0][axis] if channels is None else channels
+    prefix = _count_prefix(name, modules, shapes[0][1]) if layout == "tokens" else 0
+    return Features(layout, width, len(shapes[0]) - 2, prefix)
+
+
+def _check_shapes(name: str, outputs: Sequence[object]) -> list[torch.Size]:
+    for output in outputs:
+        if not isinstance(output, torch.Size) or len(output) not in (3, 4, 5):
+            what = list(output) if isinstance(output, torch.Size) else getattr(output, "__name__", output)
+            raise ValueError(f"the output of {name!r} is not [B, C, *positions] or [B, *positions, C] but {what}")
+    return [output for output in outputs if isinstance(output, torch.Size)]
+
+
+def _see_layout(name: str, modules: Modules, shape: torch.Size, width: int | None) -> str:
+    """The layout of a shape. Layers tell the channels, but not always, and another axis may be as long."""
+    first, last = shape[1] == width, shape[-1] == width
+    told = _tell_layout(name, modules)
+    flattened = len(shape) == 3 and (_read_layers(name, modules)[1] or 1) > 1  # convolutions have more axes than it
+    if told == "channels_first" and flattened:
+        told = None
+    last_layout = "tokens" if len(shape) == 3 else "channels_last"
+    if first == last:
+        if first and told is None:
+            raise ValueError(
+                f"cannot tell which axis of the output of {name!r}, {list(shape)}, are its {width} channels: give "
+                f"layout='channels_first' or layout={last_layout!r}, or an example of another size"
+            )
+        layout = last_layout if told in ("channels_last", "tokens") else "channels_first"
+    else:
+        layout = "channels_first" if first else last_layout
+        if told is not None and (told == "channels_first") != first:
+            raise ValueError(
+                f"the output of {name!r}, {list(shape)}, seems to be {layout}, and its layers {told}: give layout="
+            )
+    if layout == "tokens":
+        _check_batch_first(name, modules)
+    return layout
+
+
+def _guess_layout(name: str, modules: Modules) -> str:
+    """The layout of what a module returns that was not run."""
+    layout = _tell_layout(name, modules)
+    if layout == "tokens":
+        _check_batch_first(name, modules)
+    axis = _channels_axis(modules[name]) or _axis_before(name, modules)
+    if layout is None and axis in ("last", "moved"):
+        raise ValueError(
+            f"cannot tell the layout after {name!r}: give example=, or layout='channels_first', "
+            "layout='channels_last' ([B, H, W, C]) or layout='tokens' ([B, N, C])"
+        )
+    return layout or "channels_first"
+
+
+def _tell_layout(name: str, modules: Modules) -> str | None:
+    """The layout by the module's layers and class, or None if they leave it open."""
+    axis = _channels_axis(modules[name])
+    if axis == "moved":
+        return None
+    if axis == "first" and _layout_of_class(modules[name]) is None:
+        return "channels_first"
+    if layout := next((known for m in _with_parents(name, modules) if (known := _layout_of_class(m))), None):
+        return layout
+    return "channels_first" if axis is None and _axis_before(name, modules) == "first" else None
+
+
+_CLASSES = {
+    "torchvision.models.swin_transformer": "channels_last",
+    "torchvision.models.video.swin_transformer": "channels_last",
+    "torchvision.models.vision_transformer": "tokens",
+}
+_TIMM_FORMATS = {"NCHW": "channels_first", "NHWC": "channels_last", "NLC": "tokens"}
+
+
+def _layout_of_class(module: nn.Module) -> str | None:
+    """The layout that modules of this class and their children have, as far as torchvision and timm say."""
+    if (form := getattr(module, "output_fmt", None)) is not None:
+        return "tokens" if getattr(module, "flatten", False) else _TIMM_FORMATS.get(form)
+    return "tokens" if _own_prefix(module) is not None else _CLASSES.get(type(module).__module__)
+
+
+def _with_parents(name: str, modules: Modules) -> Iterator[nn.Module]:
+    yield modules[name]
+    while name:
+        name = name.rpartition(".")[0]
+        yield modules[name]
+
+
+_TOKENS = ("cls_token", "class_token", "dist_token", "distillation_token", "reg_token", "register_tokens")
+
+
+def _own_prefix(module: nn.Module) -> int | None:
+    """How many class and register tokens a vision transformer puts before the others; None for other modules."""
+    if isinstance(count := getattr(module, "num_prefix_tokens", None), int):
+        return count
+    tokens = [p for key in _TOKENS if (p := module._parameters.get(key)) is not None and p.ndim == 3]
+    return sum(token.shape[1] for token in tokens) if tokens else None
+
+
+def _count_prefix(name: str, modules: Modules, tokens: int | None) -> int:
+    """The class and register tokens after a module; if their number is known, square grids show if they are there."""
+    if hasattr(modules[name], "output_fmt"):  # a patch embedding, which they follow
+        return 0
+    prefix = next((count for m in _with_parents(name, modules) if (count := _own_prefix(m)) is not None), 0)
+    if tokens is not None and _is_square(tokens) and not _is_square(tokens - prefix):
+        return 0
+    return prefix
+
+
+def _is_square(number: int) -> bool:
+    return number >= 0 and math.isqrt(number) ** 2 == number
+
+
+def _check_batch_first(name: str, modules: Modules) -> None:
+    for module in modules[name].modules():
+        if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
+            raise ValueError(f"the output of {name!r} is [N, B, C]: build its attention with batch_first=True")
+
+
+_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
+_LAST = (nn.Linear, nn.LayerNorm, nn.MultiheadAttention)
+_MOVERS = ("permute", "transpose", "swapax", "rearrange", "flatten", "partition")
+"""In the names of classes that move axes."""
+
+
+def _kind(layer: nn.Module) -> str | None:
+    if isinstance(layer, _FIRST) or (isinstance(layer, nn.LayerNorm) and type(layer).__name__.endswith("2d")):
+        return None if _is_gate(layer) else "first"
+    return "last" if isinstance(layer, _LAST) else None
+
+
+def _channels_axis(module: nn.Module) -> str | None:
+    """Which axis of a module's output are the channels, by its layers.
+
+    "first", "last"; "mixed" if there are layers of both kinds; "moved" if axes are moved too; None without layers.
+    """
+    if isinstance(module, Adapter):
+        return "last"
+    if runs_in_order(module):
+        return next((axis for child in reversed(list(module.children())) if (axis := _channels_axis(child))), None)
+    layers = list(_own_layers(module))
+    kinds = {kind for layer in layers if (kind := _kind(layer))}
+    if len(kinds) == 2:
+        return "mixed"
+    moves = any(word in type(layer).__name__.lower() for layer in layers for word in _MOVERS)
+    if moves and kinds != {"first"}:
+        return "moved"
+    return kinds.pop() if kinds else None
+
+
+def _own_layers(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and all in it, but for blocks that an adapter gives another layout."""
+    yield module
+    for child in module.children():
+        if not isinstance(child, Adapter):
+            yield from _own_layers(child)
+
+
+def _axis_before(name: str, modules: Modules) -> str | None:
+    return next((kind for layer in reversed(_layers_before(name, modules)) if (kind := _kind(layer))), None)
+
+
+def _layers_before(name: str, modules: Modules) -> list[nn.Module]:
+    names = list(modules)
+    return [modules[n] for n in names[: names.index(name)] if not name.startswith(f"{n}.")]
+
+
+def _read_layers(name: str, modules: Modules) -> tuple[int | None, int | None]:
+    """(channels, ndim) from the last layers inside the target or, failing that, before it."""
+    target = modules[name]
+    inside = [modules[n] for n in modules if n == name or n.startswith(f"{name}.")]
+    layers = [layer for layer in _layers_before(name, modules) + inside if not _is_gate(layer)]
+    width = next((w for layer in reversed(layers) if (w := _width(layer))), None)
+    ndim = next((n for layer in reversed(layers) if (n := _ndim(layer))), None)
+    if isinstance(target, nn.LayerNorm):
+        width = target.normalized_shape[-1]
+    return width, ndim
+
+
+def _is_gate(layer: nn.Module) -> bool:
+    """A convolution along the channels, as in efficient channel attention."""
+    return isinstance(layer, nn.Conv1d) and layer.in_channels == layer.out_channels == 1
+
+
+_WIDTHS: dict[type[nn.Module], str] = {
+    nn.modules.conv._ConvNd: "out_channels",
+    nn.Linear: "out_features",
+    nn.modules.batchnorm._NormBase: "num_features",
+    nn.GroupNorm: "num_channels",
+}
+
+
+def _width(layer: nn.Module) -> int | None:
+    return next((getattr(layer, attribute) for kind, attribute in _WIDTHS.items() if isinstance(layer, kind)), None)
+
+
+def _ndim(layer: nn.Module) -> int | None:
+    return len(layer.kernel_size) if isinstance(layer, nn.modules.conv._ConvNd) else None
