@@ -154,6 +154,15 @@ def test_write_examples_only_of_embedded_data(looked, tmp_path):
     assert page.write_examples(looked.network, tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["a/b", "../up", "nul\0", "x" * 300, "\udcff", "$a$"])
+def test_write_examples_whatever_a_checkpoint_calls_its_classes(name, tmp_path):
+    classes = [f"{name}{i}" for i in range(len(SYNTHETIC["parts"][0]))]
+    trained = Trained(nn.Identity(), tuple(classes), "images", load("parts", {"data.dataset": "parts"}))
+    paths = page.write_examples(page.Network("", trained, "cpu"), tmp_path, count=2)
+    assert [path.parent for path in paths] == [tmp_path, tmp_path]
+    assert all(path.exists() for path in paths)
+
+
 @pytest.mark.parametrize("dataset", SYNTHETIC)
 def test_write_examples_are_test_samples_and_can_be_looked_at(dataset, tmp_path):
     classes, draw = SYNTHETIC[dataset]

@@ -183,10 +183,11 @@ def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]
     data = network.trained.config.data
     if dataset_name(data) not in SYNTHETIC:
         return []
-    test, paths = open_dataset(data).test, []
+    dataset = open_dataset(data)  # which names the files: a checkpoint may have any names for its classes
+    test, paths = dataset.test, []
     for index in range(min(count, len(test))):
         pixels = test.read(index, range)
-        name = network.trained.classes[test.label(index)].replace(" ", "-")
+        name = dataset.classes[test.label(index)].replace(" ", "-")
         path = folder / f"{index}-{name}{'.png' if pixels.ndim == 3 else '.mp4'}"
         if pixels.ndim == 3:
             to_image(pixels).save(path)
