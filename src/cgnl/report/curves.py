@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,16 @@ DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")  # those of COCO's numbers tha
 
 
 def panels(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Columns by panel: ``train_loss`` and ``test_loss`` share one, everything else has its own."""
-    names = dict.fromkeys(name for run in runs for row in run.rows for name in row)
+    """Columns by panel: ``train_loss`` and ``test_loss`` share one, everything else has its own.
+
+    A panel needs a curve: one whose columns have a single epoch in every run is left out.
+    """
+    counts = [Counter(name for row in run.rows for name in row) for run in runs]
     found: dict[str, list[str]] = {}
-    for name in names:
+    for name in dict.fromkeys(name for count in counts for name in count):
         if name not in NOT_DRAWN and not DETAIL.search(name):
             found.setdefault(name.removeprefix("train_").removeprefix("test_"), []).append(name)
+    found = {title: names for title, names in found.items() if any(c[n] > 1 for c in counts for n in names)}
     return dict(sorted(found.items(), key=lambda item: item[0] in ("lr", "samples_per_second")))  # results first
 
 
@@ -41,13 +46,20 @@ def words(name: str) -> str:
 
 
 def draw_curves(runs: Sequence[Run]) -> Markup | None:
-    """Draw all curves; None before the end of the first epoch."""
+    """Draw all curves; None before the end of the second epoch."""
     shown = panels(runs)
     if not shown:
         return None
     matplotlib, figures = need("matplotlib", "explain"), need("matplotlib.figure", "explain")
     ink = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 10, **ink}
+    style = {
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "text.parse_math": False,
+        **ink,
+    }
     with matplotlib.rc_context(style):
         lines = -(-len(shown) // COLUMNS)
         figure = figures.Figure(figsize=(10.6, 2.5 * lines + 0.4 * (len(runs) > 1)), layout="constrained")
@@ -88,6 +100,8 @@ def _panel(axis: Any, title: str, names: Sequence[str], runs: Sequence[Run]) -> 
         axis.update_datalim([(1, 0)], updatex=False)  # before the margin above the points is added
         axis.autoscale_view()
         axis.set_ylim(bottom=0)
+    if is_share(title):
+        axis.set_ylim(top=min(axis.get_ylim()[1], 100))
     if len(names) > 1 and len(runs) == 1:
         axis.legend(frameon=False, fontsize=8)
 
