@@ -60,9 +60,10 @@ def test_draw_curves_suits_its_page(folder):
 
 
 def test_draw_curves_names_runs(folder):
-    runs = [read_run(folder("a<b", rows=ROWS)), read_run(folder("two", rows=ROWS[:1]))]
+    runs = [read_run(folder("a<b", rows=ROWS)), read_run(folder("two", rows=ROWS[:1])), read_run(folder("$_{^$"))]
     words = Reader(draw_curves(runs) or "").text
     assert "a<b" in words
+    assert "$_{^$" in words
     assert "two" in words
 
 
@@ -104,3 +105,4 @@ def test_draw_curves_of_a_loss_that_was_once_large_is_logarithmic(folder):
     tall = draw_curves([read_run(folder(rows=rows))])
     flat = draw_curves([read_run(folder("two", rows=rows[1:]))])
     assert ("10^{1}" in (tall or ""), "10^{1}" in (flat or "")) == (True, False)
+    assert "$" not in Reader(tall or "").text

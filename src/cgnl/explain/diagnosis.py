@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,7 @@ from ..extras import need
 from ..heads import SecondOrderPool
 from ..ops.reference import leading
 from .maps import patched
-
-if TYPE_CHECKING:
-    from .verdict import Verdict
+from .verdict import Verdict
 
 Context = AbstractContextManager[Any]
 Change = Callable[[Tensor, int], Tensor]
@@ -81,8 +79,8 @@ class Diagnosis:
     """Names of the K coefficients of each block."""
     added: Mapping[str, Share]
     """What each block adds."""
-    verdict: "Verdict | None" = None
-    """Whether the blocks are used, if the predictions are known."""
+    verdict: Verdict | None = None
+    """Whether the blocks are used; None if the predictions are not known."""
 
 
 def diagnose_blocks(

@@ -181,7 +181,7 @@ def _strip(rows: Sequence[Row], threshold: float) -> Any:
     chosen = [round(i * (count - 1) / max(wanted - 1, 1)) for i in range(wanted)]
     chosen[chosen.index(_nearest(chosen, must))] = must
     lines = [(row, panel) for row in rows for panel in [None, *row.panels]]
-    figure, axes = _grid(len(lines), len(chosen), rows[0].seen)
+    figure, axes = _grid(len(lines), len(chosen), rows[0].seen, gap=0.25)
     for line, (row, panel) in zip(axes, lines, strict=True):
         for axis, t in zip(line, chosen, strict=True):
             if panel is None:
@@ -208,11 +208,11 @@ def panel_size(seen: FileInput) -> tuple[float, float]:
     return seen.height * inches, seen.width * inches
 
 
-def _grid(lines: int, columns: int, seen: FileInput) -> tuple[Any, Any]:
+def _grid(lines: int, columns: int, seen: FileInput, gap: float = 0.5) -> tuple[Any, Any]:
     """A figure and its axes [lines][columns], without ticks, in which a panel has the file's resolution if it can."""
     height, width = panel_size(seen)
     across = max(0.5 + columns * width, 5)
-    down = 0.3 + lines * (height + 0.5)
+    down = 0.3 + lines * (height + gap)
     dpi = min(max(seen.original.shape[-1] / width, RESOLUTION[0]), RESOLUTION[1])
     figure = need("matplotlib.figure", "explain").Figure(figsize=(across, down), dpi=dpi, layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0, 1, 1 - MARGIN / down), h_pad=0.08)

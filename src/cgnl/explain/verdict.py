@@ -19,7 +19,6 @@ from ..data.transforms import network_input
 from ..engine.atomic_io import write_text
 from ..engine.predictions import ranked
 from ..surgery import in_eval_mode
-from .diagnosis import BranchSize, off
 from .maps import blocks_of, eager, find_module
 
 ADDED, CHANGED = 1.0, 0.5
@@ -102,6 +101,8 @@ def quick_verdict(network: nn.Module, batches: Iterable[Any]) -> Verdict:
 
 def compare_without(network: nn.Module, classify: Callable[[], Sequence[int]]) -> Verdict:
     """The same with a function that runs all samples through the network and returns the predicted classes."""
+    from .diagnosis import BranchSize, off  # which has a verdict
+
     blocks = blocks_of(network)
     find_module(blocks, None)  # raises if there is none
     branches = {name: BranchSize() for name in blocks}

@@ -52,14 +52,7 @@ def draw_curves(runs: Sequence[Run]) -> Markup | None:
         return None
     matplotlib, figures = need("matplotlib", "explain"), need("matplotlib.figure", "explain")
     ink = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-    style = {
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "text.parse_math": False,
-        **ink,
-    }
+    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 10, **ink}
     with matplotlib.rc_context(style):
         lines = -(-len(shown) // COLUMNS)
         figure = figures.Figure(figsize=(10.6, 2.5 * lines + 0.4 * (len(runs) > 1)), layout="constrained")
@@ -69,7 +62,7 @@ def draw_curves(runs: Sequence[Run]) -> Markup | None:
         for axis in axes[len(shown) :]:
             axis.set_visible(False)
         if len(runs) > 1:
-            entries = [{"color": f"C{i}", "label": run.title} for i, run in enumerate(runs)]
+            entries = [{"color": f"C{i}", "label": run.title.replace("$", r"\$")} for i, run in enumerate(runs)]
             if any(len(names) > 1 for names in shown.values()):
                 entries += [{"color": INK, "label": "test"}, {"color": INK, "label": "training", "linestyle": "--"}]
             handles = [need("matplotlib.lines", "explain").Line2D([], [], **entry) for entry in entries]
