@@ -4,9 +4,15 @@ import csv
 from contextlib import nullcontext
 
 import pytest
+import torch
 
+from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.evaluate import evaluate, prepare
-from cgnl.explain.diagnosis import frames_shuffled
+from cgnl.engine.predictions import Prediction
+from cgnl.explain.diagnose import plot
+from cgnl.explain.diagnose import run as diagnose
+from cgnl.explain.diagnosis import Diagnosis, Outcome, frames_shuffled
+from cgnl.explain.verdict import Verdict, quick_verdict, read_verdict
 from tests.engine.conftest import write_frame_folders
 
 BLOCK = {"model__block": "cgnl", "model__options": {"after": ["conv1"], "groups": 2}}
@@ -37,6 +43,63 @@ def test_diagnose_prints_and_writes_both_tables(cgnl, trained, tmp_path):
     assert out.splitlines()[-1].endswith("d.png written")
     again = cgnl("diagnose", trained, "--block", "conv1_cgnl", "accelerator=cpu")[1]
     assert again == out[: len(again)] != ""
+
+
+def test_diagnose_says_and_keeps_whether_the_block_is_used(cgnl, trained):
+    out = cgnl("diagnose", trained, "accelerator=cpu")[1]
+    network = open_trained(trained).network
+    verdict = read_verdict(trained, network)
+    assert verdict is not None
+    assert verdict.words() in out.splitlines()
+    assert out.splitlines()[-1].startswith(f"{trained.with_name('diagnosis.json')} written")
+    test = prepare(trained, {"accelerator": "cpu", "devices": 1})
+    quick = quick_verdict(network, test.batches)
+    assert (quick.changed, quick.samples) == (verdict.changed, verdict.samples) == (verdict.changed, 6)
+    assert quick.added == pytest.approx(verdict.added, rel=1e-4)
+
+
+def test_diagnose_counts_predictions_that_change_from_one_wrong_class_to_another(trained, monkeypatch):
+    """Neither lost nor won, and still changed."""
+    test = prepare(trained, {"accelerator": "cpu", "devices": 1})
+    calls = []
+
+    def run() -> None:
+        calls.append(1)
+        wrong = [1, 2] if len(calls) < 5 else [2, 2]  # the fifth test is without the block
+        test.trained.network(torch.zeros(2, 3, 32, 32))
+        test.task.predictions = [Prediction(i, 0, predicted, 1.0) for i, predicted in enumerate(wrong)]
+
+    monkeypatch.setattr(test, "run", run)
+    result = diagnose(test)
+    off = result.outcomes[-1]
+    assert (off.attention, off.lost, off.won) == ("block off", 0, 0)
+    assert result.verdict is not None
+    assert (result.verdict.changed, result.verdict.samples) == (1, 2)
+
+
+def test_diagnose_of_one_block_keeps_nothing(cgnl, trained):
+    assert "The block adds" in cgnl("diagnose", trained, "--block", "conv1_cgnl", "accelerator=cpu")[1]
+    assert not trained.with_name("diagnosis.json").exists()
+
+
+def test_diagnose_of_a_folder_that_cannot_be_written_to(cgnl, trained, monkeypatch):
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("cgnl.explain.verdict.save_verdict", fail)
+    status, out, _ = cgnl("diagnose", trained, "accelerator=cpu")
+    assert (status, "the verdict is not kept: no space left" in out) == (0, True)
+
+
+def test_plot_ends_at_a_hundred_percent_and_has_the_verdict():
+    outcomes = Outcome("as it is", 100.0), Outcome("block off", 99.0, 1, 0, -1.0, 1.0)
+    verdict = Verdict({"b": 0.1}, 0, 100)
+    figure = plot(Diagnosis(outcomes, (), {}, {}, {}, verdict), "a$b$")
+    assert figure.axes[0].get_xlim() == (0, 100)
+    figure.draw_without_rendering()
+    text = figure.axes[0].texts[0].get_window_extent()
+    assert text.x1 <= figure.bbox.x1
+    assert verdict.words() == figure._supxlabel.get_text().replace("\n", " ")
 
 
 def test_diagnose_of_videos_replaces_view_by_view(cgnl, run, tmp_path):

@@ -10,6 +10,8 @@ from PIL import Image
 
 from cgnl.engine.checkpoint import open_trained
 from cgnl.explain import attention
+from cgnl.explain.verdict import Verdict, fingerprint, save_verdict
+from tests.engine import conftest as engine
 from tests.engine.conftest import normalized, read_picture, write_frame_folders, write_pictures, write_video
 
 
@@ -32,10 +34,10 @@ def test_explain_draws_and_saves(cgnl, checkpoint, picture, tmp_path):
     assert arrays["at"].tolist() == [10, 16]
     assert str(arrays["block"]) == result.block == "conv1_cgnl"
     probability, label = result.output.softmax(1)[0].max(0)
-    assert out.startswith(
-        f"one: {'abc'[int(label)]} ({float(probability):.1%}). conv1_cgnl: CGNL, Dot(), 2 groups, rank 1"
-    )
+    assert out.startswith(f"one: {'abc'[int(label)]} ({float(probability):.1%}). The block adds ")
+    assert "conv1_cgnl: CGNL, Dot(), 2 groups, rank 1" in out
     assert "share one pattern" in out
+    assert arrays["crop"].tolist() == [4, 0, 32, 32]
     assert f"{target} and {saved} written" in out
     with Image.open(target) as image:
         assert image.width > 4 * image.height / 2
@@ -48,6 +50,37 @@ def test_explain_draws_names_that_the_font_cannot_write_without_a_word(
     status, out, _ = cgnl("explain", checkpoint(), picture, "-o", tmp_path / "a.png")
     assert (status, out[:6]) == (0, "one: 猫")
     assert not list(recwarn)
+
+
+def test_explain_moves_the_view_to_a_position_that_a_test_does_not_see(cgnl, checkpoint, picture, tmp_path):
+    path, saved = checkpoint(), tmp_path / "a.npz"
+    status, out, _ = cgnl("explain", path, picture, "--at", "10,2", "-o", tmp_path / "a.png", "--save", saved)
+    assert status == 0
+    result = attention(open_trained(path).network, normalized(read_picture(picture)[:, :32])[None], (10, 2))
+    assert np.allclose(np.load(saved)["maps"], result.maps.numpy(), rtol=1e-5, atol=1e-7)
+    assert np.load(saved)["crop"].tolist() == [0, 0, 32, 32]
+    assert "The view was moved" in out
+    assert "The view was moved" not in cgnl("explain", path, picture, "--at", "10,5", "-o", tmp_path / "a.png")[1]
+
+
+def test_explain_uses_the_verdict_of_a_test(cgnl, checkpoint, picture, tmp_path):
+    path = checkpoint()
+    assert "here, and the prediction" in cgnl("explain", path, picture, "-o", tmp_path / "a.png")[1]
+    network, verdict = open_trained(path).network, Verdict({"conv1_cgnl": 0.01}, 1, 3000)
+    save_verdict(verdict, path, fingerprint(network))
+    assert verdict.words() in cgnl("explain", path, picture, "-o", tmp_path / "a.png")[1]
+
+
+def test_explain_prints_no_control_characters(cgnl, checkpoint, picture, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.explain.conftest.CLASSES", ["\x1b[2Ja", "\x1b[2Jb", "\x1b[2J$c$"])
+    status, out, _ = cgnl("explain", checkpoint(), picture, "-o", tmp_path / "a.png")
+    assert (status, "\x1b" in out, "\\x1b[2J" in out) == (0, False, True)
+
+
+def test_explain_draws_networks_of_other_sizes_together(cgnl, checkpoint, picture, tmp_path, monkeypatch):
+    other = checkpoint(folder="two")
+    monkeypatch.setitem(engine.PICTURES, "data__size", 16)
+    assert cgnl("explain", checkpoint(), picture, "--compare", other, "-o", tmp_path / "a.png")[0] == 0
 
 
 def test_explain_compares_two_networks(cgnl, checkpoint, picture, tmp_path):
@@ -90,7 +123,7 @@ def test_explain_calls_frames_as_at_does(cgnl, checkpoint, tmp_path, monkeypatch
     monkeypatch.setattr(figure, "draw", lambda *a, **k: rows.extend(a[0]) or draw(*a, **k))
     clip = write_frame_folders(tmp_path / "clips", count=1)[0]
     assert cgnl("explain", checkpoint("tiny_video"), clip, "-o", tmp_path / "a.png")[0] == 0
-    assert rows[0].frames == (1, 2, 3, 4)  # in the middle of six
+    assert rows[0].seen.frames == (1, 2, 3, 4)  # in the middle of six
 
 
 def test_explain_draws_the_true_parts_of_cub(cgnl, checkpoint, picture, tmp_path, monkeypatch):
@@ -108,17 +141,13 @@ def test_explain_draws_the_true_parts_of_cub(cgnl, checkpoint, picture, tmp_path
     draw = figure.draw
     monkeypatch.setattr(figure, "draw", lambda *a, **k: drawn.append(a[3]) or draw(*a, **k))
     assert cgnl("explain", checkpoint(), bird, "-o", tmp_path / "a.png")[0] == 0
-    assert drawn == [{"back": (10, 16), "left eye": (12, 5)}]
+    assert drawn == [{"back": (10, 20), "left eye": (12, 9)}]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            ["--at", "40,20"],
-            "at = 40,20 is outside what the network sees of 32 x 40 pixels: 0 <= x < 32, 4 <= y < 36",
-        ),
-        (["--at", "10,2"], "4 <= y < 36"),
+        (["--at", "40,20"], "at = 40,20 is outside the file, which has 32 x 40 pixels"),
         (["--at", "10"], "at = '10' is not a position: give x,y or x,y,frame"),
         (["--at", "a,b"], "is not a position"),
         (["--at", "1,nan"], "is not a position"),

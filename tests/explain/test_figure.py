@@ -12,8 +12,11 @@ from matplotlib.patches import Rectangle
 from torch import nn
 
 import cgnl
+from cgnl.data.transforms import Box
+from cgnl.engine.inputs import FileInput, whole_input
 from cgnl.explain import Map, attention
-from cgnl.explain.figure import Row, draw, frames, outline, write_video
+from cgnl.explain.figure import FADED, LARGEST, Row, draw, fit, frames, outline, paint, shrink, with_border, write_video
+from cgnl.explain.verdict import Verdict
 
 
 def rows(ndim: int, *blocks) -> list[Row]:
@@ -26,8 +29,16 @@ def rows(ndim: int, *blocks) -> list[Row]:
         model = nn.Sequential(convolution(3, 8, 2, stride=2), block)
         result = attention(model, torch.randn(1, 3, *size), (5, 3, 2)[:ndim])
         pixels = torch.full((3, *size) if ndim == 2 else (size[0], 3, *size[1:]), 100, dtype=torch.uint8)
-        made.append(Row(f"net{number}", result, pixels, result.strongest(), "owl (90.0%). "))
+        seen = whole_input(pixels, () if ndim == 2 else range(size[0]))
+        made.append(Row(f"net{number}", result, seen, result.strongest(), "owl (90.0%). "))
     return made
+
+
+def cropped(row: Row) -> Row:
+    """The same row where the network saw 16 x 24 of 20 x 60 pixels, from (30, 2) on, at half their size."""
+    original = torch.full((3, 20, 60), 100, dtype=torch.uint8)
+    resized = torch.zeros(3, 10, 30, dtype=torch.uint8)
+    return replace(row, seen=FileInput(original, resized, Box(1, 15, 8, 12), 20, 60))
 
 
 def test_outline_is_the_edges_of_the_mask():
@@ -73,12 +84,74 @@ def test_draw_marks_reference_and_related_patches():
     assert (picture[~bright] == 40).all()
 
 
+def test_draw_is_on_the_file_where_the_network_saw_it():
+    (row,) = map(cropped, rows(2, cgnl.CGNL(8, 8, groups=2)))
+    assert row.seen.box == Box(2, 30, 16, 24)
+    panel = draw([row], threshold=0.5).axes[1]
+    assert panel.images[0].get_array().shape == (20, 60, 3)
+    assert panel.images[0].get_extent() == [0, 60, 20, 0]
+    *borders, green = [p for p in panel.patches if isinstance(p, Rectangle)]
+    assert {(p.get_xy(), p.get_width(), p.get_height()) for p in borders} == {((30, 2), 24, 16)}
+    assert (green.get_xy(), green.get_width(), green.get_height()) == ((30 + 8, 2 + 4), 4, 4)
+    related = row.maps[0].related(0.5)
+    drawn = [c for c in panel.collections if isinstance(c, LineCollection)][-1].get_segments()
+    assert np.array_equal(np.array(drawn), (outline(related, 16, 24) + torch.tensor([30, 2])).numpy())
+    picture = panel.images[0].get_array()[..., 0]
+    faded = int(255 - FADED * 155)
+    bright = related.repeat_interleave(4, 0).repeat_interleave(4, 1).numpy()
+    assert np.array_equal(picture[2:18, 30:54], np.where(bright, 100, 40))
+    assert (picture[:, :30] == faded).all()
+    assert (picture[18:] == faded).all()
+
+
+def test_paint_border_and_fit_keep_to_the_view():
+    (row,) = map(cropped, rows(2, cgnl.CGNL(8, 8, groups=2)))
+    picture = fit(row.seen.original, 40, 80)
+    assert picture.shape == (3, 40, 120)
+    painted = paint(picture, row.seen, torch.zeros_like)
+    assert (painted == 0).nonzero().aminmax(dim=0).min.tolist() == [0, 4, 60]
+    assert (painted == 0).nonzero().aminmax(dim=0).max.tolist() == [2, 35, 107]
+    changed = (with_border(picture, row.seen) != picture).any(0)
+    assert (changed.sum(), changed[4].sum(), changed[5].sum()) == (2 * 48 + 2 * 30, 48, 2)
+    assert fit(row.seen.original, 1, 10).shape == (3, 10, 30)
+    whole = whole_input(picture)
+    assert torch.equal(with_border(picture, whole), picture)
+
+
+def test_large_pictures_are_drawn_on_a_smaller_copy():
+    seen = whole_input(torch.zeros(3, 8, 2 * LARGEST, dtype=torch.uint8))
+    assert shrink(seen).original.shape == (3, 4, LARGEST)
+    assert (shrink(seen).box, shrink(seen, 4 * LARGEST)) == (seen.box, seen)
+
+
+def test_long_pictures_make_no_endless_figure():
+    (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
+    long = replace(row, seen=whole_input(torch.zeros(3, 8, 1200, dtype=torch.uint8)))
+    assert draw([long]).get_figwidth() < 30
+
+
+@pytest.mark.parametrize(
+    ("verdict", "unused"), [(Verdict({"1": 0.01}, 0, 300), True), (Verdict({"1": 30.0}, 90, 300), False)]
+)
+def test_caption_says_whether_the_block_is_used(verdict, unused):
+    (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
+    figure = draw([replace(row, verdict=verdict)])
+    caption = figure._supxlabel.get_text().replace("\n", " ")
+    assert verdict.words("1") in caption
+    assert ("not used" in caption, "not used" in figure.axes[0].get_xlabel()) == (unused, unused)
+
+
+def test_caption_takes_any_name():
+    (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
+    draw([replace(row, title="a$\\frac$/b", words="$_{^$ (90%). ")]).draw_without_rendering()
+
+
 def test_draw_with_heat_and_grad_cam():
     (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
     heated = draw([row], heat=True).axes[1].images[0].get_array().astype(float).sum(-1)
     y, x = divmod(int(row.maps[0].scaled.argmax()), 6)  # inferno's brightness rises with the value
     assert heated[2 * y : 2 * y + 2, 2 * x : 2 * x + 2].max() == heated.max() > heated.min()
-    beside = Row(row.title, row.attention, row.pixels, row.maps[:1], grad_cam=torch.rand(4, 6))
+    beside = replace(row, maps=row.maps[:1], grad_cam=torch.rand(4, 6))
     axes = draw([beside]).axes
     assert [a.get_title() for a in axes[2:]] == ["Grad-CAM"]
     assert not axes[2].collections  # it relates nothing
@@ -86,7 +159,7 @@ def test_draw_with_heat_and_grad_cam():
 
 def test_constant_map_says_so():
     (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
-    flat = Row(row.title, row.attention, row.pixels, [Map("group 0", torch.ones(4, 6))])
+    flat = replace(row, maps=[Map("group 0", torch.ones(4, 6))])
     assert draw([flat]).axes[1].get_title() == "group 0 (constant)"
 
 
@@ -95,7 +168,7 @@ def test_draw_of_a_clip_is_a_strip_of_frames():
     figure = draw(two)
     assert len(figure.axes) == (1 + 4 + 1 + 1) * 4
     assert [a.get_title() for a in figure.axes[:4]] == [f"frame {t}" for t in range(4)]
-    numbered = draw([replace(row, frames=(3, 6, 9, 12)) for row in two])
+    numbered = draw([replace(row, seen=replace(row.seen, frames=(3, 6, 9, 12))) for row in two])
     assert [a.get_title() for a in numbered.axes[:4]] == ["frame 3", "frame 6", "frame 9", "frame 12"]
     greens = [i for i, a in enumerate(figure.axes) if any(isinstance(p, Rectangle) for p in a.patches)]
     assert greens == [4 * line + 2 for line in range(7)]  # in the reference's frame alone

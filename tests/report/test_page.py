@@ -13,6 +13,7 @@ from cgnl.engine.checkpoint import Trained
 from cgnl.engine.config import load
 from cgnl.engine.inputs import read_input
 from cgnl.explain.figure import DIMMED
+from cgnl.explain.verdict import Verdict, fingerprint, save_verdict
 from cgnl.report import page
 from tests.engine.conftest import read_picture, write_frame_folders, write_pictures
 
@@ -40,32 +41,46 @@ def test_look_at_sees_what_a_test_sees(looked, picture):
 
 
 def test_place_is_where_the_click_was(looked):
-    assert looked.times == 16
+    assert looked.times == 11  # 48 pixels become about 512
     assert looked.at == (8 + 16, 16)
-    assert looked.place(0, 0) == (8, 0)
-    assert looked.place(16 * 5, 16 * 7) == (8 + 5, 7)
-    assert looked.place(10_000, 10_000) == (8 + 31, 31)
-    assert looked.place(-3, 40) == (8, 2.5)
+    assert looked.place(0, 0) == (0, 0)
+    assert looked.place(11 * 5, 11 * 7) == (5, 7)
+    assert looked.place(10_000, 10_000) == (47, 31)
+    assert looked.place(-3, 22) == (0, 2)
 
 
 def test_look_again_moves_the_reference(looked):
-    again = page.look(looked.network, looked.seen, looked.place(16 * 30, 16 * 2))
+    again = looked.again(looked.place(11 * 38, 11 * 2))
     assert again.attention.position == (0, 3)
     assert again.at == (38, 2)
+    assert again.seen is looked.seen
     assert looked.attention.position == (2, 2)
+
+
+def test_look_again_moves_the_view_where_a_test_sees_nothing(looked, picture):
+    again = looked.again((3, 9))
+    assert torch.equal(again.seen.pixels, read_picture(picture)[:, :, :32])
+    assert again.at == (3, 9)
+    direct = explain.attention(looked.network.trained.network, network_input(again.seen.pixels[None]), (3, 9))
+    assert torch.equal(again.attention.maps, direct.maps)
+    assert "The view was moved" in again.describe("all", "strongest")
+    assert again.again((3, 9)).seen is again.seen
+    back = again.again((12, 9))  # which the usual view has
+    assert torch.equal(back.seen.pixels, looked.seen.pixels)
+    assert "The view was moved" not in back.describe("all", "strongest")
 
 
 @pytest.mark.parametrize("style", page.STYLES)
 def test_shown_is_enlarged_and_marked(looked, style):
     found = page.shown(looked, style=style)
-    assert (found.dtype, found.shape) == (torch.uint8, (3, 512, 512))
-    assert found[:, 256, 256].tolist() == [0, 224, 0]  # the corner of the patch that has the middle
-    assert not torch.equal(found, page.shown(page.look(looked.network, looked.seen, (9, 1)), style=style))
+    assert (found.dtype, found.shape) == (torch.uint8, (3, 11 * 32, 11 * 48))
+    assert found[:, 11 * 16, 11 * 24].tolist() == [0, 224, 0]  # the corner of the patch that has the middle
+    assert not torch.equal(found, page.shown(looked.again((9, 1)), style=style))
 
 
-def test_shown_picture_is_the_picture(looked):
+def test_shown_picture_is_the_picture(looked, picture):
     found = page.shown(looked, style="picture")
-    assert torch.equal(found[:, 8:240:16, 8:240:16], looked.seen.pixels[:, :15, :15])
+    assert torch.equal(found[:, 5 : 11 * 15 : 11, 5::11], read_picture(picture)[:, :15])
 
 
 def test_shown_dims_what_is_not_related(looked):
@@ -77,7 +92,27 @@ def test_shown_dims_what_is_not_related(looked):
                 continue
             pixel = looked.seen.pixels[:, 8 * row + 4, 8 * column + 4].float()
             expected = pixel if related[row, column] else (DIMMED * pixel).floor()
-            assert (found[:, 128 * row + 72, 128 * column + 72] - expected).abs().max() <= 1
+            y, x = 11 * (8 * row + 4) + 5, 11 * (8 + 8 * column + 4) + 5
+            assert (found[:, y, x] - expected).abs().max() <= 1
+
+
+def test_large_pictures_are_kept_small(checkpoint, tmp_path):
+    (network,) = page.open_networks([str(checkpoint())], "cpu")
+    (file,) = write_pictures(tmp_path / "large", classes="a", count=1, size=(100, 2 * page.LARGEST))
+    (looked,) = page.look_at([network], file)
+    assert looked.seen.original.shape == (3, 50, page.LARGEST)
+    assert looked.times == 1
+    assert looked.place(10, 20) == (20, 40)
+
+
+def test_describe_says_whether_the_block_is_used(looked, checkpoint):
+    assert looked.verdict.sentence() in looked.describe("all", "strongest")
+    path = checkpoint()
+    verdict = Verdict({"conv1_cgnl": 0.01}, 0, 300)
+    save_verdict(verdict, path, fingerprint(looked.network.trained.network))
+    (network,) = page.open_networks([str(path)], "cpu")
+    text = page.look(network, looked.seen).describe("all", "strongest")
+    assert text.startswith(f"**{verdict.sentence()}** {verdict.advice()}")
 
 
 def test_map_is_the_one_that_was_chosen(looked):
@@ -109,13 +144,14 @@ def test_clip_has_frames(checkpoint, tmp_path):
     looked = page.look_at([network], write_frame_folders(tmp_path / "videos", count=1)[0])[0]
     assert looked.frames == 4
     assert looked.at == (4 + 8, 8, 1)  # four frames in the middle of six
-    assert looked.row().frames == (1, 2, 3, 4)
+    assert looked.row().seen.frames == (1, 2, 3, 4)
     pictures = [page.shown(looked, style="picture", frame=t) for t in range(4)]
     assert [bool((p == torch.tensor([0, 224, 0])[:, None, None]).all(0).any()) for p in pictures] == [True] + [
         False
     ] * 3
-    moved = page.look(network, looked.seen, looked.place(0, 0, frame=2))
+    moved = looked.again(looked.place(0, 0, frame=2))
     assert moved.attention.at == (0, 0, 2)
+    assert moved.seen.box.left == 0
 
 
 def test_two_networks_look_at_the_same_place(checkpoint, picture):
@@ -152,6 +188,15 @@ def test_write_figure(looked, tmp_path):
 
 def test_write_examples_only_of_embedded_data(looked, tmp_path):
     assert page.write_examples(looked.network, tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "../up", "nul\0", "x" * 300, "\udcff", "$a$"])
+def test_write_examples_whatever_a_checkpoint_calls_its_classes(name, tmp_path):
+    classes = [f"{name}{i}" for i in range(len(SYNTHETIC["parts"][0]))]
+    trained = Trained(nn.Identity(), tuple(classes), "images", load("parts", {"data.dataset": "parts"}))
+    paths = page.write_examples(page.Network("", trained, "cpu"), tmp_path, count=2)
+    assert [path.parent for path in paths] == [tmp_path, tmp_path]
+    assert all(path.exists() for path in paths)
 
 
 @pytest.mark.parametrize("dataset", SYNTHETIC)

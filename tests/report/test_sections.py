@@ -96,6 +96,13 @@ def test_results_of_objects_are_percent_and_have_gaps(folder):
     assert sections.make_tiles(run) == {"test box AP": "31.25%"}
 
 
+def test_numbers_of_one_epoch_are_a_table(folder):
+    row = {"epoch": 1, "lr": 0.1, "train_loss_mask": 1.5, "test_box_ap": 0.3}
+    found = sections.tabulate_one_epoch([read_run(folder(rows=[row], results={"test_box_ap": 0.3}))])
+    assert cells(found) == {"learning rate": ["0.1"], "train loss mask": ["1.5"]}
+    assert sections.tabulate_one_epoch([read_run(folder("two", rows=ROWS))]) is None
+
+
 def test_results_before_any_test(folder):
     assert sections.tabulate_results([read_run(folder())]) is None
 

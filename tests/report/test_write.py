@@ -117,7 +117,7 @@ def test_train_writes_a_report(train, tmp_path):
     text = file.read_text()
     read = Reader(text)
     for words in (
-        "Curves",
+        "curves need two",
         "Results",
         "Accuracy of each class",
         "What it looks at",
@@ -132,6 +132,15 @@ def test_train_writes_a_report(train, tmp_path):
     assert len(text) < 2e6
     figures = [a["src"] or "" for name, a in read.tags if name == "img"]
     assert base64.b64decode(figures[-1].partition("base64,")[2])[8:12] == b"WEBP"
+
+
+def test_report_says_whether_the_block_is_used(train, cgnl, tmp_path):
+    train(model__name="resnet18", model__block="cgnl", optim__epochs=1, data__samples=16)
+    file = tmp_path / "run" / "report.html"
+    assert "test predictions change" not in Reader(file.read_text()).text
+    assert cgnl("diagnose", tmp_path / "run" / "last.ckpt", "accelerator=cpu")[0] == 0
+    assert cgnl("report", tmp_path / "run")[0] == 0
+    assert re.search(r"The block adds \S+ % to its input in the median sample", Reader(file.read_text()).text)
 
 
 def test_report_of_a_run_writes_the_same_again(train, cgnl, tmp_path):

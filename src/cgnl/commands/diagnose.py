@@ -13,6 +13,8 @@ def diagnose(
 ) -> None:
     """Test a network with its attention, and with something else in its place; likewise a second-order head.
 
+    The verdict, whether the blocks are used, is kept in diagnosis.json next to the checkpoint.
+
     Args:
         checkpoint: last.ckpt or best.ckpt of a run.
         folder: the dataset; the one the network was trained on unless given.
@@ -25,13 +27,21 @@ def diagnose(
     from ..engine.checkpoint import check_names
     from ..engine.evaluate import prepare
     from ..explain.diagnose import run, table, write
+    from ..explain.verdict import fingerprint, save_verdict
 
     test = prepare(checkpoint, {"devices": 1} | settings | ({"data.root": folder} if folder else {}))
     check_names(test.trained, checkpoint)
     if folder and test.dataset.name in SYNTHETIC:
         raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is synthetic and has no folder")
+    weights = fingerprint(test.trained.network)  # a test in half precision changes them
     result = run(test, block)
     say(*table(result, len(test.dataset.test)))
+    if result.verdict and not block:
+        try:
+            path = save_verdict(result.verdict, Path(checkpoint), weights)
+            say(f"{path} written, which cgnl explain, app and report read")
+        except OSError as error:
+            say(f"the verdict is not kept: {error}")
     if output:
         paths = write(result, Path(output), Path(checkpoint).resolve().parent.name)
         say(f"{', '.join(map(str, paths))} written")

@@ -35,7 +35,8 @@ def explain(
     Args:
         checkpoint: last.ckpt or best.ckpt of a run.
         file: a picture, a video, or a folder of frames.
-        at: reference position x,y or, in a video, x,y,frame in pixels of the file; the middle unless given.
+        at: reference position x,y or, in a video, x,y,frame in pixels of the file; the middle unless given. For a
+            position that a test does not see, the network gets a view around it.
         output: (-o) a picture (png, jpg, pdf, svg) or, for clips, a video (mp4).
         compare: another checkpoint, drawn below the first.
         block: dotted name of the block; the last one of the network unless given.
@@ -63,11 +64,12 @@ def explain(
     from ..engine.checkpoint import check_names, open_trained
     from ..engine.inputs import read_input
     from ..explain import blocks_of, figure
+    from ..explain.verdict import read_verdict
     from ..heads import second_order_pools
     from ..models.device import find_device
 
     paths = [checkpoint, compare] if compare else [checkpoint]
-    rows, parts, arrays = [], {}, {}
+    rows, arrays = [], {}
     for number, path in enumerate(paths, 1):
         trained = open_trained(path)
         check_names(trained, path)
@@ -80,24 +82,25 @@ def explain(
         if shows_head and (position or block or group is not None or by_group):
             raise ValueError(f"at, block, group and by_group select maps of a block, and {path} shows its head")
         options |= {"head": shows_head, "columns": columns, "with_grad_cam": grad_cam}
+        options["verdict"] = read_verdict(path, network)
         row = figure.explain_input(network, trained.classes, seen, figure.name_run(path, paths), **options)
         rows.append(row)
-        parts = parts or {name: seen.inside(*where) for name, where in cub_parts(file).items()}
         prefix = f"{number}_" if compare else ""
-        arrays |= {f"{prefix}{name}": value for name, value in row.attention.arrays().items()}
-    if len({row.pixels.shape for row in rows}) > 1:
-        sizes = " and ".join(" x ".join(map(str, row.pixels.shape)) for row in rows)
-        raise ValueError(f"the inputs of the two networks differ, {sizes}, and cannot be drawn together")
+        values = row.attention.arrays() | {"crop": row.seen.box}
+        arrays |= {f"{prefix}{name}": value for name, value in values.items()}
+    if len({row.seen.frames for row in rows}) > 1:
+        counts = " and ".join(f"{len(row.seen.frames)} from {row.seen.frames[0]} on" for row in rows)
+        raise ValueError(f"the two networks see other frames, {counts}, and cannot be drawn together")
     make_folder(target.parent)
     if video:
         figure.write_video(figure.frames(rows), target)
     else:
-        figure.draw(rows, threshold, heat, parts).savefig(target, dpi=110)
+        figure.draw(rows, threshold, heat, cub_parts(file)).savefig(target)
     if save:
         make_folder(Path(save).parent)
         need("numpy", "data").savez_compressed(save, **arrays)
     for row in rows:
-        say(f"{row.title}: {row.words}{row.attention.caption}")
+        say(f"{row.title}: {row.caption}")
     say(f"{target}{f' and {save}' if save else ''} written")
 
 

@@ -1,7 +1,8 @@
 """Diagnose a trained network on its test samples; print, write and plot the result."""
 
+import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..extras import need
 from ..heads import second_order_pools
 from .diagnosis import Diagnosis, diagnose_blocks, frames_shuffled
 from .maps import blocks_of, find_module
+from .verdict import Verdict, count_changed
 
 
 def run(test: Test, block: str | None = None) -> Diagnosis:
@@ -25,13 +27,21 @@ def run(test: Test, block: str | None = None) -> Diagnosis:
     elif videos:
         more = {"frames in random order": lambda: frames_shuffled(network)}
 
+    predicted: list[list[int]] = []  # by each test
+
     def classify() -> list[bool]:
         test.run()
+        predicted.append([int(prediction.predicted) for prediction in test.task.predictions])
         return [prediction.right for prediction in test.task.predictions]
 
     data = test.config.data
     views = data.test_clips * data.test_crops if videos and test.dataset.name not in SYNTHETIC else 1
-    return diagnose_blocks(blocks, classify, views, heads, more)
+    result = diagnose_blocks(blocks, classify, views, heads, more)
+    if not blocks:
+        return result
+    without = predicted[[outcome.attention for outcome in result.outcomes].index("block off")]
+    added = {name: share.median for name, share in result.added.items()}
+    return replace(result, verdict=Verdict(added, count_changed(predicted[0], without), len(without)))
 
 
 def table(result: Diagnosis, samples: int) -> list[str]:
@@ -54,7 +64,7 @@ def table(result: Diagnosis, samples: int) -> list[str]:
     for s in result.spreads:
         name = f"{s.block}, group {s.group}"
         lines.append(f"{name:28} {s.order:>6} {s.mean:11.4g} {s.deviation:11.4g} {s.negative:9.1%} {s.variation:19.3g}")
-    return lines
+    return [*lines, "", result.verdict.words()] if result.verdict else lines
 
 
 def write(result: Diagnosis, output: Path, title: str) -> list[Path]:
@@ -86,12 +96,15 @@ def plot(result: Diagnosis, title: str) -> Any:
     for place, o in enumerate(bars):
         text = f"{o.top1:.2f}" if o is first else f"{o.top1:.2f} ({o.change:+.2f}, p = {o.p:.2g})"
         axes[0].annotate(text, (o.top1, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
-    axes[0].set(xlabel="top-1, %", xlim=(0, 175), xticks=range(0, 101, 25))
+    axes[0].set(xlabel="top-1, %", xlim=(0, 100), xticks=range(0, 101, 25))
     for axis, name in zip(axes[1:], result.values, strict=True):
         _plot_groups(axis, result, name)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{title}: what is in the attention's place", fontsize=9)
+    figure.suptitle(f"{title}: what is in the attention's place", fontsize=9, parse_math=False)
+    if result.verdict:
+        text = textwrap.fill(result.verdict.words(), int(figure.get_figwidth() * 15.5))
+        figure.supxlabel(text, fontsize=8, x=0.01, ha="left")
     return figure
 
 

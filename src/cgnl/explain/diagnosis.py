@@ -24,6 +24,7 @@ from ..extras import need
 from ..heads import SecondOrderPool
 from ..ops.reference import leading
 from .maps import patched
+from .verdict import Verdict
 
 Context = AbstractContextManager[Any]
 Change = Callable[[Tensor, int], Tensor]
@@ -78,6 +79,8 @@ class Diagnosis:
     """Names of the K coefficients of each block."""
     added: Mapping[str, Share]
     """What each block adds."""
+    verdict: Verdict | None = None
+    """Whether the blocks are used; None if the predictions are not known."""
 
 
 def diagnose_blocks(

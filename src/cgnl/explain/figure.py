@@ -1,8 +1,8 @@
-"""Draw maps: the paper's figure, a strip of frames, and a video."""
+"""Draw maps on the file they are of: the paper's figure, a strip of frames, and a video."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +10,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.transforms import network_input
+from ..data.transforms import Box, crop, network_input, resize
 from ..engine.inputs import FileInput
 from ..engine.predictions import ranked
 from ..extras import need
 from .maps import COLUMNS, THRESHOLD, Attention, Map, attention, grad_cam
 from .second_order import Pairs, pairs
+from .verdict import Verdict, quick_verdict
 
-GREEN, COLOURS = "#00e000", "inferno"
+GREEN, RED, COLOURS = "#00e000", "#c0392b", "inferno"
 DIMMED = 0.4  # brightness of unrelated patches
+FADED = 0.35  # contrast of what the network does not see
+SIDE, LONGEST = 1.55, 4.0  # inches of a panel's shorter side, and of its longer one at most
+RESOLUTION = 110, 250  # least and most dots per inch
+LARGEST = 1600  # larger pictures are drawn on a copy of so many pixels
 FRAMES = 8  # in a strip
-MARGIN = 0.08  # inches above a figure
-PANEL, RATE = 192, 8  # least height of a video panel in pixels, frames per second
+MARGIN, LINE = 0.08, 0.14  # inches above a figure, and of a line of its caption
+PANEL, RATE = (192, 384), 8  # least and most height of a video panel in pixels, frames per second
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +35,15 @@ class Row:
 
     title: str
     attention: Attention | Pairs
-    pixels: Tensor  # the network's input, uint8 [3, H, W] or [T, 3, H, W]
+    seen: FileInput
     maps: Sequence[Map]  # one column each
     words: str = ""  # prefix of the caption, such as the predicted class
     grad_cam: Tensor | None = None  # [*positions]
-    frames: Sequence[int] = ()  # frame numbers of a clip in its video; counted from 0 if not given
+    verdict: Verdict | None = None  # whether the block is used
+
+    @property
+    def block(self) -> str | None:
+        return self.attention.block if isinstance(self.attention, Attention) else None
 
     @property
     def frame(self) -> int:
@@ -42,7 +51,7 @@ class Row:
         if isinstance(self.attention, Attention):
             return int(self.attention.at[-1])
         each = self.attention.maps[0].flatten(1).amax(1)  # [t]
-        return int((int(each.argmax()) + 0.5) * self.pixels.shape[0] / len(each))
+        return int((int(each.argmax()) + 0.5) * len(self.seen.original) / len(each))
 
     @property
     def panels(self) -> list[tuple[Map, bool]]:
@@ -52,12 +61,26 @@ class Row:
 
     @property
     def reference(self) -> tuple[float, float, float, float] | None:
-        """Left, top, width and height of the reference patch in pixels; None for pairs of channels."""
+        """Left, top, width and height of the reference patch in pixels of the file; None for pairs of channels."""
         if isinstance(self.attention, Pairs):
             return None
-        rows, columns = self.attention.theta.shape[-2:]
-        height, width = self.pixels.shape[-2] / rows, self.pixels.shape[-1] / columns
-        return self.attention.position[-1] * width, self.attention.position[-2] * height, width, height
+        box, (rows, columns) = self.seen.box, self.attention.theta.shape[-2:]
+        height, width = box.height / rows, box.width / columns
+        row, column = self.attention.position[-2:]
+        return box.left + column * width, box.top + row * height, width, height
+
+    @property
+    def unused(self) -> bool:
+        return self.verdict is not None and self.verdict.unused(self.block)
+
+    @property
+    def caption(self) -> str:
+        """The prediction, whether the block is used, and what is shown."""
+        verdict = f"{self.verdict.words(self.block)} " if self.verdict else ""
+        return f"{self.words}{verdict}{self.attention.caption}{MOVED if self.seen.usual else ''}"
+
+
+MOVED = " The view was moved to the reference position: a test sees the middle."
 
 
 def explain_input(
@@ -73,19 +96,34 @@ def explain_input(
     by_group: bool = False,
     columns: int = COLUMNS,
     with_grad_cam: bool = False,
+    verdict: Verdict | None = None,
 ) -> Row:
-    """Compute the maps of a block, or of the second-order head; ``at`` is in pixels of the file."""
+    """Compute the maps of a block, or of the second-order head; ``at`` is in pixels of the file.
+
+    ``verdict`` says whether the blocks are used; unless given, it is found for this input.
+    """
+    seen = shrink(seen.containing(at))
     x = network_input(seen.pixels[None]).to(next(network.parameters()).device)
     if head:
-        result, layer = pairs(network, x, count=columns), None
+        result, layer, verdict = pairs(network, x, count=columns), None, None
         maps, label = result.named, result.target
     else:
         result = attention(network, x, seen.place(at), block)
         maps, layer = result.by_group() if by_group else result.strongest(columns, group), result.block
         label = int(ranked(result.output.float().softmax(1)[0], 1)[1])
+        verdict = verdict or quick_verdict(network, [x])
     probability = float(result.output.float().softmax(1)[0, label])
     heat = grad_cam(network, x, label, layer) if with_grad_cam else None
-    return Row(title, result, seen.pixels, maps, f"{classes[label]} ({probability:.1%}). ", heat, seen.frames)
+    return Row(title, result, seen, maps, f"{classes[label]} ({probability:.1%}). ", heat, verdict)
+
+
+def shrink(seen: FileInput, most: int = LARGEST) -> FileInput:
+    """Draw on a copy of a file whose longer side has so many pixels at most."""
+    height, width = seen.original.shape[-2:]
+    ratio = most / max(height, width)
+    if ratio >= 1:
+        return seen
+    return replace(seen, original=resize(seen.original, max(1, round(height * ratio)), max(1, round(width * ratio))))
 
 
 def name_run(checkpoint: str, others: Sequence[str]) -> str:
@@ -107,23 +145,29 @@ def draw(
     With ``heat``, maps are drawn as colours over pictures; over frames they always are. The last column of pictures
     shows the true positions (x, y) of ``parts``.
     """
-    if rows[0].pixels.ndim == 4:
-        return _strip(rows, threshold)
-    width = 1 + max(len(row.panels) for row in rows) + bool(parts)
-    figure, axes = _grid(len(rows), width, rows[0].pixels)
+    with need("matplotlib", "explain").rc_context({"text.parse_math": False}):  # names of classes may have dollars
+        return _strip(rows, threshold) if rows[0].seen.frames else _columns(rows, threshold, heat, parts or {})
+
+
+def _columns(rows: Sequence[Row], threshold: float, heat: bool, parts: Mapping[str, tuple[float, float]]) -> Any:
+    """A row for each network."""
+    count = 1 + max(len(row.panels) for row in rows) + bool(parts)
+    figure, axes = _grid(len(rows), count, rows[0].seen)
     for row, line in zip(rows, axes, strict=True):
-        _show(line[0], row.pixels)
+        picture = row.seen.original
+        _show(line[0], picture, row.seen)
         _mark_reference(line[0], row)
+        _mark_unused(line[0], row)
         line[0].set_title("reference" if row.reference else "seen", fontsize=8)
         line[0].set_ylabel(row.title, fontsize=9)
         for axis, (shown, outlined) in zip(line[1:], row.panels, strict=False):
-            _panel(axis, row, shown, row.pixels, None, threshold if outlined else None, heat or not outlined)
+            _panel(axis, row, shown, picture, None, threshold if outlined else None, heat or not outlined)
             axis.set_title(_label(shown), fontsize=8)
         if parts:
-            height, width = row.pixels.shape[-2:]
-            places = [(x, y) for x, y in parts.values() if 0 <= x < width and 0 <= y < height]
-            _show(line[-1], row.pixels)
-            for x, y in places:
+            _show(line[-1], picture, row.seen)
+            for x, y in parts.values():
+                if not (0 <= x < row.seen.width and 0 <= y < row.seen.height):
+                    continue
                 line[-1].scatter(x, y, s=22, c="#ffd400", edgecolors="black", linewidths=0.8, zorder=5)
             line[-1].set_title("true parts", fontsize=8)
     _caption(figure, rows, threshold)
@@ -132,22 +176,24 @@ def draw(
 
 def _strip(rows: Sequence[Row], threshold: float) -> Any:
     """Up to eight frames, spread evenly over the clip, one of which is the reference's."""
-    count, must = rows[0].pixels.shape[0], rows[0].frame
+    count, must = len(rows[0].seen.original), rows[0].frame
     wanted = min(FRAMES, count)
     chosen = [round(i * (count - 1) / max(wanted - 1, 1)) for i in range(wanted)]
     chosen[chosen.index(_nearest(chosen, must))] = must
     lines = [(row, panel) for row in rows for panel in [None, *row.panels]]
-    figure, axes = _grid(len(lines), len(chosen), rows[0].pixels)
+    figure, axes = _grid(len(lines), len(chosen), rows[0].seen, gap=0.25)
     for line, (row, panel) in zip(axes, lines, strict=True):
         for axis, t in zip(line, chosen, strict=True):
             if panel is None:
-                _show(axis, row.pixels[t])
-                axis.set_title(f"frame {row.frames[t] if row.frames else t}", fontsize=8)
+                _show(axis, row.seen.original[t], row.seen)
+                axis.set_title(f"frame {row.seen.frames[t]}", fontsize=8)
                 if t == _nearest(chosen, row.frame):
                     _mark_reference(axis, row)
             else:
-                _panel(axis, row, panel[0], row.pixels[t], t, threshold if panel[1] else None, True)
+                _panel(axis, row, panel[0], row.seen.original[t], t, threshold if panel[1] else None, True)
         line[0].set_ylabel(row.title if panel is None else _label(panel[0]), fontsize=8)
+        if panel is None:
+            _mark_unused(line[0], row)
     _caption(figure, rows, threshold)
     return figure
 
@@ -156,14 +202,20 @@ def _nearest(numbers: Sequence[int], wanted: int) -> int:
     return min(numbers, key=lambda number: abs(number - wanted))
 
 
-def _grid(lines: int, columns: int, pixels: Tensor) -> tuple[Any, Any]:
-    """A figure and its axes [lines][columns], without ticks."""
-    height, width = pixels.shape[-2:]
-    side = 1.55
-    across = max(0.5 + side * columns * max(1.0, width / height), 5)
-    down = 0.9 + lines * (side * max(1.0, height / width) + 0.3)
-    figure = need("matplotlib.figure", "explain").Figure(figsize=(across, down), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - MARGIN / down))
+def panel_size(seen: FileInput) -> tuple[float, float]:
+    """Height and width of a panel in inches."""
+    inches = min(SIDE / min(seen.height, seen.width), LONGEST / max(seen.height, seen.width))  # of a pixel of the file
+    return seen.height * inches, seen.width * inches
+
+
+def _grid(lines: int, columns: int, seen: FileInput, gap: float = 0.5) -> tuple[Any, Any]:
+    """A figure and its axes [lines][columns], without ticks, in which a panel has the file's resolution if it can."""
+    height, width = panel_size(seen)
+    across = max(0.5 + columns * width, 5)
+    down = 0.3 + lines * (height + gap)
+    dpi = min(max(seen.original.shape[-1] / width, RESOLUTION[0]), RESOLUTION[1])
+    figure = need("matplotlib.figure", "explain").Figure(figsize=(across, down), dpi=dpi, layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - MARGIN / down), h_pad=0.08)
     axes = figure.subplots(lines, columns, squeeze=False)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
@@ -172,25 +224,30 @@ def _grid(lines: int, columns: int, pixels: Tensor) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _show(axis: Any, pixels: Tensor) -> None:
-    height, width = pixels.shape[-2:]
-    axis.imshow(pixels.permute(1, 2, 0).numpy(), extent=(0, width, height, 0), interpolation="nearest")
+def _show(axis: Any, picture: Tensor, seen: FileInput) -> None:
+    """Show a picture in pixels of the file, and the border of what the network sees of it."""
+    axis.imshow(picture.permute(1, 2, 0).numpy(), extent=(0, seen.width, seen.height, 0), interpolation="antialiased")
+    if not seen.whole:
+        top, left, *size = seen.box
+        for colour, line in (("black", "-"), ("white", (0, (4, 4)))):
+            options = {"fill": False, "edgecolor": colour, "linewidth": 0.7, "linestyle": line, "zorder": 3}
+            axis.add_patch(need("matplotlib.patches", "explain").Rectangle((left, top), *reversed(size), **options))
 
 
 def _panel(
-    axis: Any, row: Row, shown: Map, pixels: Tensor, frame: int | None, threshold: float | None, heat: bool
+    axis: Any, row: Row, shown: Map, picture: Tensor, frame: int | None, threshold: float | None, heat: bool
 ) -> None:
     """One map over one picture: related patches outlined, and the rest dimmed or the map as colours."""
-    height, width = pixels.shape[-2:]
-    scaled = shown.scaled if frame is None else at_frame(shown, frame, row.pixels.shape[0])  # [h, w]
+    box = row.seen.box
+    scaled = shown.scaled if frame is None else at_frame(shown, frame, len(row.seen.original))  # [h, w]
     related = None if threshold is None else scaled >= threshold
     if heat:
-        _show(axis, heated(pixels, scaled))
+        _show(axis, paint(picture, row.seen, lambda part: heated(part, scaled)), row.seen)
     elif related is not None:
-        _show(axis, dimmed(pixels, related))
+        _show(axis, paint(picture, row.seen, lambda part: dimmed(part, related)), row.seen)
     if related is not None:
         lines = need("matplotlib.collections", "explain").LineCollection
-        edges = outline(related, height, width).numpy()
+        edges = (outline(related, box.height, box.width) + torch.tensor([box.left, box.top])).numpy()
         axis.add_collection(lines(edges, colors="black", linewidths=2.6, capstyle="round"))
         axis.add_collection(lines(edges, colors="white", linewidths=1.3, capstyle="round"))
     if frame is None or frame == row.frame:
@@ -204,13 +261,22 @@ def _mark_reference(axis: Any, row: Row) -> None:
         axis.add_patch(patch((left, top), *size, fill=False, edgecolor=GREEN, linewidth=2, zorder=5))
 
 
+def _mark_unused(axis: Any, row: Row) -> None:
+    if row.unused:
+        here = " here" if row.verdict and row.verdict.samples == 1 else ""
+        axis.set_xlabel(f"this block is not used{here}", color=RED, fontsize=8, labelpad=2)
+
+
 def _caption(figure: Any, rows: Sequence[Row], threshold: float) -> None:
-    sentences = [f"{row.title}: {row.words}{row.attention.caption}" for row in rows]
+    sentences = [f"{row.title}: {row.caption}" for row in rows]
     green = "Green: reference position. " if any(row.reference for row in rows) else ""
-    sentences.append(f"{green}White: positions at {threshold:g} or above, each map scaled to [0, 1] by its own range.")
+    dashed = " Dashed: what the network sees." if not all(row.seen.whole for row in rows) else ""
+    white = f"White: positions at {threshold:g} or above, each map scaled to [0, 1] by its own range."
+    sentences.append(f"{green}{white}{dashed}")
     width = int(figure.get_figwidth() * 15.5)
-    text = "\n".join(line for sentence in sentences for line in textwrap.wrap(sentence, width))
-    figure.supxlabel(text, fontsize=8, x=0.01, ha="left")
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, width)]
+    figure.set_figheight(figure.get_figheight() + LINE * len(lines))
+    figure.supxlabel("\n".join(lines), fontsize=8, x=0.01, ha="left")
 
 
 def _label(shown: Map) -> str:
@@ -234,6 +300,14 @@ def at_frame(shown: Map, frame: int, count: int) -> Tensor:
     return shown.scaled[frame * shown.values.shape[0] // count]
 
 
+def paint(picture: Tensor, seen: FileInput, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Change the part of a picture [3, H, W] of a file that the network sees, and fade the rest."""
+    box = seen.box_in(*picture.shape[-2:])
+    result = (255 - FADED * (255 - picture.float())).byte()
+    crop(result, box)[:] = change(crop(picture, box))
+    return result
+
+
 def dimmed(pixels: Tensor, related: Tensor) -> Tensor:
     """Darken pixels [3, H, W] outside a mask [h, w]."""
     inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])[0]  # [1, H, W]
@@ -248,16 +322,38 @@ def heated(pixels: Tensor, scaled: Tensor) -> Tensor:
     return (0.4 * grey + 0.6 * 255 * torch.from_numpy(colours).permute(2, 0, 1)).byte()
 
 
-def with_reference(pixels: Tensor, row: Row, frame: int) -> Tensor:
-    """Mark the reference patch in green, in its own frame only."""
+def with_reference(picture: Tensor, row: Row, frame: int) -> Tensor:
+    """Mark the reference patch of a picture [3, H, W] of the file in green, in its own frame only."""
     if row.reference is None or frame != row.frame:
-        return pixels
-    times = pixels.shape[-2] / row.pixels.shape[-2]
-    left, top, width, height = (round(side * times) for side in row.reference)
-    inside = torch.zeros(pixels.shape[-2:], dtype=torch.bool)
+        return picture
+    down, across = picture.shape[-2] / row.seen.height, picture.shape[-1] / row.seen.width
+    sides = zip(row.reference, (across, down, across, down), strict=True)
+    left, top, width, height = (round(side * times) for side, times in sides)
+    inside = torch.zeros(picture.shape[-2:], dtype=torch.bool)
     inside[top : top + height, left : left + width] = True
     inside[top + 3 : top + height - 3, left + 3 : left + width - 3] = False
-    return torch.where(inside, torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None], pixels)
+    return torch.where(inside, torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None], picture)
+
+
+def with_border(picture: Tensor, seen: FileInput) -> Tensor:
+    """Draw a thin dashed line around what the network sees of a picture [3, H, W] of the file."""
+    if seen.whole:
+        return picture
+    height, width = picture.shape[-2:]
+    box = seen.box_in(height, width)
+    inside = torch.zeros(height, width, dtype=torch.bool)
+    crop(inside, box)[:] = True
+    crop(inside, Box(box.top + 1, box.left + 1, box.height - 2, box.width - 2))[:] = False
+    dashes = (torch.arange(height)[:, None] + torch.arange(width)) // 6 % 2 * 255
+    return torch.where(inside, dashes.byte(), picture)
+
+
+def fit(pictures: Tensor, least: int, most: int) -> Tensor:
+    """Repeat the pixels of small pictures [.., H, W], or shrink large ones, to about so many pixels in height."""
+    height, width = pictures.shape[-2:]
+    if height > most:
+        return resize(pictures, most, max(1, round(width * most / height)))
+    return enlarge(pictures, max(1, -(-least // height)))
 
 
 def enlarge(pixels: Tensor, times: int) -> Tensor:
@@ -267,15 +363,16 @@ def enlarge(pixels: Tensor, times: int) -> Tensor:
 
 def frames(rows: Sequence[Row]) -> Tensor:
     """Draw heat maps over every frame, the networks below each other: uint8 [T, 3, H, W]."""
-    count, height = rows[0].pixels.shape[0], rows[0].pixels.shape[-2]
-    panels = 1 + max(len(row.panels) for row in rows)
+    count, panels = len(rows[0].seen.original), 1 + max(len(row.panels) for row in rows)
     pictures = []
     for t in range(count):
         lines = []
         for row in rows:
-            frame = enlarge(row.pixels[t], -(-PANEL // height))
-            line = [_titled(with_reference(frame, row, t), row.title)]
-            line += [_titled(heated(frame, at_frame(m, t, count)), _label(m)) for m, _ in row.panels]
+            frame = fit(row.seen.original[t], *PANEL)
+            line = [_titled(with_border(with_reference(frame, row, t), row.seen), row.title)]
+            for shown, _ in row.panels:
+                heat = at_frame(shown, t, count)
+                line.append(_titled(paint(frame, row.seen, lambda part, heat=heat: heated(part, heat)), _label(shown)))
             line += [torch.zeros_like(line[0])] * (panels - len(line))
             lines.append(torch.cat(line, 2))
         pictures.append(torch.cat(lines, 1))

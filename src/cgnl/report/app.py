@@ -13,7 +13,7 @@ from ..data.images import to_image
 from ..data.index import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from ..explain.maps import THRESHOLD
 from ..extras import need
-from .page import ALL, STRONGEST, STYLES, Look, Network, look, look_at, shown, write_examples, write_figure
+from .page import ALL, STRONGEST, STYLES, Look, Network, look_at, shown, write_examples, write_figure
 
 LARGEST = 64  # MiB of an upload
 STYLE = """
@@ -125,13 +125,14 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             return list(zip(looked, chosen[:count], chosen[count : 2 * count], strict=True))
 
         def draw(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
-            """Pictures and captions."""
+            """Pictures, captions and predictions, which differ where the view was moved."""
             least, how, t = chosen[-3:]
             values: dict[Any, Any] = {}
             for column, (one, group, channel) in zip(columns, split(looked, chosen), strict=True):
                 picture = to_image(shown(one, group, channel, least, how, int(t)))
                 values[column.picture] = write_cached(folder, "look.png", picture.save)
                 values[column.caption] = one.describe(group, channel)
+                values[column.top] = one.top()
             return values
 
         def draw_figure(looked: list[Look], *chosen: Any) -> Any:
@@ -156,7 +157,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             last = max(looked[0].frames - 1, 0)
             values = {looks: looked} | draw(looked, *[ALL] * count, *[STRONGEST] * count, *chosen[-3:-1], 0)
             for column, one in zip(columns, looked, strict=True):
-                values |= reset_menus(column, one) | {column.top: one.top()}
+                values |= reset_menus(column, one)
             return values | {frame: gr.Slider(0, max(last, 1), 0, visible=last > 0)}
 
         def open_example(sample: list[str], *chosen: Any) -> dict[Any, Any]:
@@ -166,13 +167,13 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             """Another reference position, for all networks."""
             clicked, _, _ = split(looked, chosen)[number]
             at = clicked.place(*click.index, frame=int(chosen[-1]))
-            looked = [look(one.network, one.seen, at, one.attention.block) for one in looked]
+            looked = [one.again(at) for one in looked]
             return {looks: looked} | draw(looked, *chosen)
 
         def choose_block(number: int, name: str, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
             one, _, _ = split(looked, chosen)[number]
             looked, fresh = [*looked], [*chosen]
-            looked[number] = look(one.network, one.seen, one.at, name)
+            looked[number] = one.again(one.at, name)
             fresh[number], fresh[count + number] = ALL, STRONGEST
             return {looks: looked} | draw(looked, *fresh) | reset_menus(columns[number], looked[number])
 

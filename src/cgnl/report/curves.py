@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,16 @@ DETAIL = re.compile(r"(box|mask)_(ap_|ap75|ar_)")  # those of COCO's numbers tha
 
 
 def panels(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Columns by panel: ``train_loss`` and ``test_loss`` share one, everything else has its own."""
-    names = dict.fromkeys(name for run in runs for row in run.rows for name in row)
+    """Columns by panel: ``train_loss`` and ``test_loss`` share one, everything else has its own.
+
+    A panel needs a curve: one whose columns have a single epoch in every run is left out.
+    """
+    counts = [Counter(name for row in run.rows for name in row) for run in runs]
     found: dict[str, list[str]] = {}
-    for name in names:
+    for name in dict.fromkeys(name for count in counts for name in count):
         if name not in NOT_DRAWN and not DETAIL.search(name):
             found.setdefault(name.removeprefix("train_").removeprefix("test_"), []).append(name)
+    found = {title: names for title, names in found.items() if any(c[n] > 1 for c in counts for n in names)}
     return dict(sorted(found.items(), key=lambda item: item[0] in ("lr", "samples_per_second")))  # results first
 
 
@@ -41,7 +46,7 @@ def words(name: str) -> str:
 
 
 def draw_curves(runs: Sequence[Run]) -> Markup | None:
-    """Draw all curves; None before the end of the first epoch."""
+    """Draw all curves; None before the end of the second epoch."""
     shown = panels(runs)
     if not shown:
         return None
@@ -57,7 +62,7 @@ def draw_curves(runs: Sequence[Run]) -> Markup | None:
         for axis in axes[len(shown) :]:
             axis.set_visible(False)
         if len(runs) > 1:
-            entries = [{"color": f"C{i}", "label": run.title} for i, run in enumerate(runs)]
+            entries = [{"color": f"C{i}", "label": run.title.replace("$", r"\$")} for i, run in enumerate(runs)]
             if any(len(names) > 1 for names in shown.values()):
                 entries += [{"color": INK, "label": "test"}, {"color": INK, "label": "training", "linestyle": "--"}]
             handles = [need("matplotlib.lines", "explain").Line2D([], [], **entry) for entry in entries]
@@ -88,6 +93,8 @@ def _panel(axis: Any, title: str, names: Sequence[str], runs: Sequence[Run]) -> 
         axis.update_datalim([(1, 0)], updatex=False)  # before the margin above the points is added
         axis.autoscale_view()
         axis.set_ylim(bottom=0)
+    if is_share(title):
+        axis.set_ylim(top=min(axis.get_ylim()[1], 100))
     if len(names) > 1 and len(runs) == 1:
         axis.legend(frameon=False, fontsize=8)
 

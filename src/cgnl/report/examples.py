@@ -12,18 +12,21 @@ from torch import Tensor, nn
 
 from ..data.images import to_image
 from ..data.index import UnreadableError
-from ..data.loading import EvalSet
 from ..data.sources import Source
 from ..data.transforms import network_input
 from ..engine.checkpoint import open_trained
 from ..engine.config import Config
-from ..engine.datasets import open_dataset, view_in_test
+from ..engine.datasets import open_dataset
+from ..engine.inputs import FileInput, read_sample
 from ..engine.predictions import Prediction
 from ..explain import Attention, attention, blocks_of, pairs
-from ..explain.figure import Row, draw
+from ..explain.figure import Row, draw, panel_size, shrink
+from ..explain.maps import COLUMNS
+from ..explain.verdict import Verdict, quick_verdict, read_verdict
 from ..heads import second_order_pools
 
 SIDE = 112  # longer side of a thumbnail, in pixels
+WIDTH = 9.5  # inches of a figure's panels: more would make its text too small to read
 
 
 class Picture(NamedTuple):
@@ -58,19 +61,24 @@ def make_thumbnails(source: Source, predictions: Iterable[Prediction]) -> list[P
     return pictures
 
 
-def draw_examples(source: Source, predictions: Sequence[Prediction], checkpoint: Path) -> list[Picture]:
-    """What the network attends to in some samples; nothing if it has neither blocks nor a second-order head."""
+def draw_examples(
+    source: Source, predictions: Sequence[Prediction], checkpoint: Path
+) -> tuple[list[Picture], Verdict | None]:
+    """What the network attends to in some samples, and the verdict of ``cgnl diagnose`` if there is one.
+
+    There are no pictures if the network has neither blocks nor a second-order head.
+    """
     trained = open_trained(checkpoint)
     if not blocks_of(trained.network) and not second_order_pools(trained.network):
-        return []
-    views = EvalSet(source, view_in_test(trained.config.data, trained.kind, full=False))
+        return [], None
+    verdict = read_verdict(checkpoint, trained.network)
     pictures = []
     for title, p in choose_examples(predictions).items():
-        pixels = views[p.sample].pixels if is_sample(p, source) else None  # [1, 3, H, W] or [1, T, 3, H, W]
-        if pixels is not None:
-            drawn = draw_attention(trained.network, pixels[0], p)
-            pictures.append(Picture(to_webp(drawn), f"{title}: {p.name} is {p.label}, {describe(p)}"))
-    return pictures
+        if is_sample(p, source):
+            with suppress(UnreadableError):
+                drawn = draw_attention(trained.network, read_sample(trained, source, p.sample), p, verdict)
+                pictures.append(Picture(to_webp(drawn), f"{title}: {p.name} is {p.label}, {describe(p)}"))
+    return pictures, verdict
 
 
 def is_sample(prediction: Prediction, source: Source) -> bool:
@@ -97,17 +105,19 @@ def describe(prediction: Prediction) -> str:
     return f"{what} ({prediction.score:.1%})"
 
 
-def draw_attention(network: nn.Module, pixels: Tensor, prediction: Prediction) -> Any:
+def draw_attention(network: nn.Module, seen: FileInput, prediction: Prediction, verdict: Verdict | None) -> Any:
     """Draw the attention of the strongest position or, without blocks, what a second-order head sees."""
-    x = network_input(pixels[None])
+    x = network_input(seen.pixels[None])
+    columns = max(1, min(COLUMNS, int(WIDTH / panel_size(seen)[1]) - 1))
     if blocks_of(network):
         middle = attention(network, x, tuple(size / 2 for size in reversed(x.shape[2:])))
         result = attention(network, x, find_strongest(middle))
-        maps = result.strongest()
+        maps, verdict = result.strongest(columns), verdict or quick_verdict(network, [x])
     else:
-        result = pairs(network, x)
+        result, verdict = pairs(network, x, count=columns), None
         maps = result.named
-    return draw([Row(str(prediction.label), result, pixels, maps, f"{describe(prediction)}. ")])
+    words = f"{describe(prediction)}. "
+    return draw([Row(str(prediction.label), result, shrink(seen), maps, words, verdict=verdict)])
 
 
 def find_strongest(result: Attention) -> tuple[float, ...]:
@@ -129,5 +139,5 @@ def make_thumbnail(pixels: Tensor) -> bytes:
 def to_webp(figure: Any) -> bytes:
     """Save a matplotlib figure as a WebP file."""
     file = io.BytesIO()
-    figure.savefig(file, format="webp", dpi=110, facecolor="white", pil_kwargs={"quality": 75})
+    figure.savefig(file, format="webp", dpi=150, facecolor="white", pil_kwargs={"quality": 75})
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""What ``cgnl app`` shows: a file as each network sees it, with one map of its attention. No Gradio here."""
+"""What ``cgnl app`` shows: a file with one map of each network's attention drawn on it. No Gradio here."""
 
 import threading
 from collections.abc import Sequence
@@ -17,11 +17,27 @@ from ..engine.config import SYNTHETIC
 from ..engine.datasets import dataset_name, open_dataset
 from ..engine.inputs import FileInput, read_input
 from ..engine.predictions import ranked
-from ..explain.figure import Row, at_frame, dimmed, draw, enlarge, heated, name_run, with_reference, write_video
+from ..explain.figure import (
+    MOVED,
+    Row,
+    at_frame,
+    dimmed,
+    draw,
+    enlarge,
+    heated,
+    name_run,
+    paint,
+    shrink,
+    with_border,
+    with_reference,
+    write_video,
+)
 from ..explain.maps import THRESHOLD, Attention, Map, attention, blocks_of
+from ..explain.verdict import Verdict, quick_verdict, read_verdict
 from ..models.device import find_device
 
 SIDE = 512  # small pictures are enlarged to about this many pixels
+LARGEST, LARGEST_FRAME = 1280, 640  # large ones are shrunk, because each visitor's are kept in memory
 ALL, STRONGEST, SUM = "all", "strongest", "sum"  # all groups; the channel with the largest range; a group's sum
 STYLES = ("patches", "heat", "picture")  # related patches outlined, the map as colours, the picture alone
 
@@ -33,6 +49,7 @@ class Network:
     title: str
     trained: Trained
     device: str
+    verdict: Verdict | None = None  # of ``cgnl diagnose``
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -47,11 +64,12 @@ class Look:
     network: Network
     seen: FileInput
     attention: Attention
+    verdict: Verdict
 
     @property
     def times(self) -> int:
-        """Factor by which the pixels are enlarged."""
-        return max(1, round(SIDE / max(self.seen.pixels.shape[-2:])))
+        """Factor by which the file's pixels are enlarged."""
+        return max(1, round(SIDE / max(self.seen.original.shape[-2:])))
 
     @property
     def frames(self) -> int:
@@ -61,7 +79,13 @@ class Look:
     def at(self) -> tuple[float, ...]:
         """The reference position in the file."""
         x, y, *t = self.attention.at
-        return self.place(x * self.times, y * self.times, int(t[0]) if t else 0)
+        at = self.seen.in_file(x, y)
+        return (*at, self.seen.frames[int(t[0])]) if t else at
+
+    def again(self, at: tuple[float, ...], block: str | None = None) -> "Look":
+        """The same file from another position, or in another block."""
+        seen = self.seen.containing(at)
+        return look(self.network, seen, at, block or self.attention.block, self.verdict if seen is self.seen else None)
 
     def top(self, count: int = 5) -> dict[str, float]:
         """The most probable classes, with their probabilities."""
@@ -98,20 +122,23 @@ class Look:
         """A row of the figure that can be downloaded."""
         (name, share), *_ = self.top(1).items()
         words, maps = f"{name} ({share:.1%}). ", [self.map(group, channel)]
-        return Row(self.network.title, self.attention, self.seen.pixels, maps, words, frames=self.seen.frames)
+        return Row(self.network.title, self.attention, self.seen, maps, words, verdict=self.verdict)
 
     def describe(self, group: str, channel: str) -> str:
-        """Say where the reference is and what is shown."""
-        names = ("x", "y", "frame")
+        """Say whether the block is used, where the reference is and what is shown, in Markdown."""
+        names, block = ("x", "y", "frame"), self.attention.block
         place = ", ".join(f"{name} {value:.0f}" for name, value in zip(names, self.at, strict=False))
-        return f"Reference at {place}. Shown: {self.map(group, channel).name}. {self.attention.caption}"
+        mark = "**" if self.verdict.unused(block) else ""
+        verdict = f"{mark}{self.verdict.sentence(block)}{mark} {self.verdict.advice(block)}"
+        shown = f"Reference at {place}. Shown: {self.map(group, channel).name}. {self.attention.caption}"
+        return f"{verdict}\n\n{shown}{MOVED if self.seen.usual else ''}"
 
     def place(self, x: float, y: float, frame: int = 0) -> tuple[float, ...]:
         """Convert a pixel of the shown picture to a position in the file."""
-        box, (height, width) = self.seen.box, self.seen.pixels.shape[-2:]
-        inside = [min(max(p / self.times, 0), n - 1) for p, n in ((x, width), (y, height))]
-        at = (box.left + inside[0] * box.width / width, box.top + inside[1] * box.height / height)
-        return (*at, self.seen.frames[frame]) if self.frames else at
+        seen, (rows, columns) = self.seen, self.seen.original.shape[-2:]
+        sides = ((x, columns, seen.width), (y, rows, seen.height))
+        at = tuple(min(max(p / (self.times * shown), 0) * n, n - 1) for p, shown, n in sides)
+        return (*at, seen.frames[frame]) if self.frames else at
 
 
 def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
@@ -123,28 +150,40 @@ def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
         trained = replace(trained, network=trained.network.to(device).eval())
         if not blocks_of(trained.network):
             raise ValueError(f"{path} has no NL or CGNL block, so there is no attention to show")
-        networks.append(Network(name_run(path, paths), trained, device))
+        networks.append(Network(name_run(path, paths), trained, device, read_verdict(path, trained.network)))
     if len({network.trained.kind for network in networks}) > 1:
         raise ValueError(f"{paths[0]} is for {networks[0].trained.kind} and {paths[1]} for {networks[1].trained.kind}")
     return networks
 
 
-def look(network: Network, seen: FileInput, at: tuple[float, ...] | None = None, block: str | None = None) -> Look:
-    """Run a network on an input; ``at`` is in pixels of the file."""
+def look(
+    network: Network,
+    seen: FileInput,
+    at: tuple[float, ...] | None = None,
+    block: str | None = None,
+    verdict: Verdict | None = None,
+) -> Look:
+    """Run a network on an input; ``at`` is in pixels of the file, ``verdict`` is found unless it is known."""
     height, width = seen.pixels.shape[-2:]
     if height * width > AS_THEY_ARE**2:
         raise ValueError(f"{width} x {height} pixels are more than the page takes, {AS_THEY_ARE} x {AS_THEY_ARE}")
-    x = network_input(seen.pixels[None]).to(network.device)
+    model, x = network.trained.network, network_input(seen.pixels[None]).to(network.device)
     with network.lock:
-        return Look(network, seen, attention(network.trained.network, x, seen.place(at), block))
+        found = attention(model, x, seen.place(at), block)
+        verdict = verdict or network.verdict or quick_verdict(model, [x])
+    return Look(network, seen, found, verdict)
 
 
 def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
     """Run each network on a file, with the reference in the middle."""
+    looks = []
     try:
-        return [look(network, read_input(network.trained, file)) for network in networks]
+        for network in networks:
+            seen = read_input(network.trained, file)
+            looks.append(look(network, shrink(seen, LARGEST_FRAME if seen.frames else LARGEST)))
     except ValueError as error:  # a visitor knows the file by its name only
         raise ValueError(str(error).replace(str(file), Path(file).name)) from None
+    return looks
 
 
 def shown(
@@ -155,15 +194,16 @@ def shown(
     style: str = STYLES[0],
     frame: int = 0,
 ) -> Tensor:
-    """Draw one map over the enlarged input, with the reference patch in green: uint8 [3, H, W]."""
+    """Draw one map over the file, with the reference patch in green: uint8 [3, H, W]."""
     row, count = look.row(group, channel), look.frames
-    pixels = enlarge(row.pixels[frame] if count else row.pixels, look.times)
+    picture = enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
     scaled = at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
     if style == "heat":
-        pixels = heated(pixels, scaled)
+        picture = paint(picture, look.seen, lambda part: heated(part, scaled))
     elif style == "patches":
-        pixels = outlined(pixels, scaled >= threshold)
-    return with_reference(pixels, row, frame if count else int(look.attention.at[-1]))
+        picture = paint(picture, look.seen, lambda part: outlined(part, scaled >= threshold))
+    picture = with_border(picture, look.seen)
+    return with_reference(picture, row, frame if count else int(look.attention.at[-1]))
 
 
 def outlined(pixels: Tensor, related: Tensor) -> Tensor:
@@ -175,7 +215,7 @@ def outlined(pixels: Tensor, related: Tensor) -> Tensor:
 
 def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) -> None:
     """Write the figure that ``cgnl explain`` draws."""
-    draw(rows, threshold, heat=style == "heat").savefig(path, dpi=160)
+    draw(rows, threshold, heat=style == "heat").savefig(path)
 
 
 def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]:
@@ -183,10 +223,11 @@ def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]
     data = network.trained.config.data
     if dataset_name(data) not in SYNTHETIC:
         return []
-    test, paths = open_dataset(data).test, []
+    dataset = open_dataset(data)  # which names the files: a checkpoint may have any names for its classes
+    test, paths = dataset.test, []
     for index in range(min(count, len(test))):
         pixels = test.read(index, range)
-        name = network.trained.classes[test.label(index)].replace(" ", "-")
+        name = dataset.classes[test.label(index)].replace(" ", "-")
         path = folder / f"{index}-{name}{'.png' if pixels.ndim == 3 else '.mp4'}"
         if pixels.ndim == 3:
             to_image(pixels).save(path)

@@ -11,7 +11,7 @@ from ..engine.config import plain, to_yaml
 from ..engine.datasets import dataset_name
 from ..engine.predictions import Prediction
 from ..spelling import counted, format_duration
-from .curves import DETAIL, draw_curves, is_share, words
+from .curves import DETAIL, NOT_DRAWN, draw_curves, is_share, words
 from .examples import draw_examples, make_thumbnails, open_samples
 from .run import Run
 
@@ -45,6 +45,7 @@ def collect(runs: Runs) -> dict[str, Any]:
         "tested_last": all(run.finished for run in runs),
         "tests_differ": tests_differ(runs),
         "curves": draw_curves(runs),
+        "one_epoch": tabulate_one_epoch(runs),
         "classes": tabulate_classes(runs),
         "speed": tabulate_speed(runs),
         "settings": tabulate_settings(runs) if len(runs) > 1 else to_yaml(runs[0].config),
@@ -57,6 +58,9 @@ def collect_one(run: Run) -> dict[str, Any]:
     """What only the report of a single run shows."""
     confusions, checkpoint = find_confusions(run.predictions), run.folder / "last.ckpt"
     source, problem = open_samples(run.config) if run.predictions else (None, "")
+    attention, verdict = [], None
+    if source and checkpoint.exists():
+        attention, verdict = draw_examples(source, run.predictions, checkpoint)
     pairs = [(c, make_thumbnails(source, c.predictions[:EACH]) if source else []) for c in confusions[:PAIRS]]
     return {
         "about": describe_run(run),
@@ -65,7 +69,8 @@ def collect_one(run: Run) -> dict[str, Any]:
         "wrong": sum(len(pair.predictions) for pair in confusions),
         "matrix": count_matrix(run.predictions),
         "problem": problem,
-        "attention": draw_examples(source, run.predictions, checkpoint) if source and checkpoint.exists() else [],
+        "attention": attention,
+        "verdict": verdict,
     }
 
 
@@ -119,6 +124,14 @@ def tabulate_results(runs: Runs) -> Table | None:
         cells = [format_number(name, column.get(name)) for column in numbers]
         rows.append([words(name), *cells])
     return Table(["", *titles], rows)
+
+
+def tabulate_one_epoch(runs: Runs) -> Table | None:
+    """Numbers of runs with a single epoch, which have no curves; those of the test are results."""
+    short = [run for run in runs if len(run.rows) == 1]
+    names = dict.fromkeys(name for run in short for name in run.rows[0] if name not in (*NOT_DRAWN, *run.results))
+    rows = [[words(name), *(format_number(name, run.rows[0].get(name)) for run in short)] for name in names]
+    return Table(["", *(run.title for run in short)], rows) if rows else None
 
 
 def tests_differ(runs: Runs) -> bool:

@@ -1,0 +1,174 @@
+"""Is a block used? One sentence that goes with every picture of its attention.
+
+A block that adds next to nothing to its input, and without which the predictions are the same, still has maps: theta
+and phi are there whether or not anything depends on them. So whatever shows them also says what the block does.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.transforms import network_input
+from ..engine.atomic_io import write_text
+from ..engine.predictions import ranked
+from ..surgery import in_eval_mode
+from .maps import blocks_of, eager, find_module
+
+ADDED, CHANGED = 1.0, 0.5
+"""A block is not used if it adds less than this to its input in the median sample and fewer predictions than this
+change without it, both in percent."""
+FILE = "diagnosis.json"
+ADVICE = (
+    "Try longer training, a larger optim.new_layers, model.options.zero_init=false, another model.options.norm, "
+    "or another place (model.after)."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the blocks of a network add to their inputs, and how many predictions change without them."""
+
+    added: Mapping[str, float]
+    """For each block, the size of what it adds in percent of the size of its input, in the median sample."""
+    changed: int
+    """Predictions that change if all blocks are switched off."""
+    samples: int
+    """1: a single picture or clip, about which the verdict is."""
+
+    def unused(self, block: str | None = None) -> bool:
+        """Whether a block is not used; all of them unless given."""
+        return max(self._of(block)) < ADDED and 100 * self.changed < CHANGED * self.samples
+
+    def sentence(self, block: str | None = None) -> str:
+        """Say what a block adds, how many predictions change without the blocks, and whether it is used."""
+        shares, count = self._of(block), len(self.added)
+        one = len(shares) == 1
+        least, most = (f"{share:.2g}" for share in (min(shares), max(shares)))
+        amount = least if least == most else f"{least} to {most}"
+        name = f"The {count} blocks" if not one else f"The block {block}" if block and count > 1 else "The block"
+        without = "it" if count == 1 else f"the {count} blocks" if one else "them"
+        does = f"adds {amount} % to its input" if one else f"add {amount} % to their inputs"
+        if self.samples == 1:
+            where, then = "here", f"the prediction {'changes' if self.changed else 'stays the same'}"
+        else:
+            where, then = "in the median sample", f"{self.changed:,} of {self.samples:,} test predictions change"
+        return f"{name} {does} {where}, and {then} without {without}{self._conclusion(block)}."
+
+    def _conclusion(self, block: str | None) -> str:
+        which = "this block is" if len(self._of(block)) == 1 else "these blocks are"
+        if self.unused(block):
+            return f": {which} not used{' here' if self.samples == 1 else ''}"
+        if self.samples > 1 and 100 * self.changed < CHANGED * self.samples:
+            return f": the predictions do not depend on {'it' if len(self.added) == 1 else 'them'}"
+        return ""
+
+    def advice(self, block: str | None = None) -> str:
+        """What one may try if a block is not used, and how to learn more from a single sample; may be empty."""
+        test = "cgnl diagnose tests it on all samples." if self.samples == 1 else ""
+        return " ".join(filter(None, [test, ADVICE if self.unused(block) else ""]))
+
+    def words(self, block: str | None = None) -> str:
+        """The sentence and the advice."""
+        return f"{self.sentence(block)} {self.advice(block)}".strip()
+
+    def _of(self, block: str | None) -> list[float]:
+        return [self.added[block]] if block else list(self.added.values())
+
+
+def quick_verdict(network: nn.Module, batches: Iterable[Any]) -> Verdict:
+    """Test a network as it is and without its blocks, of which it must have some.
+
+    Args:
+        network: a classifier.
+        batches: inputs [B, 3, *positions], or batches of a test loader; they are read twice, and in the same order.
+    """
+    device = next(network.parameters()).device
+
+    @torch.no_grad()
+    def classify() -> list[int]:
+        with in_eval_mode(network):
+            return [label for batch in batches for label in _classify(eager(network), batch, device)]
+
+    return compare_without(network, classify)
+
+
+def compare_without(network: nn.Module, classify: Callable[[], Sequence[int]]) -> Verdict:
+    """The same with a function that runs all samples through the network and returns the predicted classes."""
+    from .diagnosis import BranchSize, off  # which has a verdict
+
+    blocks = blocks_of(network)
+    find_module(blocks, None)  # raises if there is none
+    branches = {name: BranchSize() for name in blocks}
+    with ExitStack() as stack:
+        for name, block in blocks.items():
+            stack.enter_context(block.register_forward_hook(branches[name]))
+        before = list(classify())
+    with ExitStack() as stack:
+        for block in blocks.values():
+            stack.enter_context(off(block))
+        after = list(classify())
+    return Verdict({name: b.share.median for name, b in branches.items()}, count_changed(before, after), len(before))
+
+
+def count_changed(before: Sequence[int], after: Sequence[int]) -> int:
+    """The number of predictions that differ."""
+    return sum(a != b for a, b in zip(before, after, strict=True))
+
+
+def _classify(network: Any, batch: Any, device: torch.device) -> list[int]:
+    """Predict the classes of inputs [B, ...], or of a test batch, uint8 [B, views, ...], averaged over the views."""
+    if isinstance(batch, Tensor):
+        return ranked(network(batch.to(device)).softmax(1), 1)[1].flatten().tolist()
+    if not len(batch.labels):
+        return []
+    views = batch.pixels.shape[1]
+    logits = [network(network_input(part.to(device))) for part in batch.pixels.flatten(0, 1).split(len(batch.labels))]
+    scores = torch.cat(logits).float().softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
+    return ranked(scores, 1)[1].flatten().tolist()
+
+
+def fingerprint(network: nn.Module) -> str:
+    """A hash of all weights, by which a verdict is recognised as that of a network."""
+    digest = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def save_verdict(verdict: Verdict, checkpoint: Path, weights: str) -> Path:
+    """Note a verdict in ``diagnosis.json`` next to a checkpoint whose weights have this fingerprint."""
+    path = checkpoint.parent / FILE
+    known = {name: entry for name, entry in _read(path).items() if (checkpoint.parent / name).exists()}
+    known[checkpoint.name] = {"weights": weights} | asdict(verdict)
+    write_text(path, json.dumps(known, indent=2) + "\n")
+    return path
+
+
+def read_verdict(checkpoint: Path | str, network: nn.Module) -> Verdict | None:
+    """The verdict on a network that was noted next to its checkpoint, if there is one."""
+    entries = _read(Path(checkpoint).parent / FILE).values()
+    weights = fingerprint(network) if entries else None
+    for entry in entries:
+        try:
+            if entry["weights"] == weights and set(entry["added"]) == set(blocks_of(network)):
+                added = {str(name): float(share) for name, share in entry["added"].items()}
+                return Verdict(added, int(entry["changed"]), max(int(entry["samples"]), 1)) if added else None
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            continue  # damaged: cgnl diagnose writes it again
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
