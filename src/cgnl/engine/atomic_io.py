@@ -1,18 +1,21 @@
 """Files that are written whole or not at all."""
 
 import csv
+import glob
 import io
 import os
+import secrets
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from ..spelling import first_line
 
-PART = ".{}.part"
-"""Name of a file that is not written to its end."""
+STALE = 3600.0
+"""Seconds after which a part that nobody has written to was left by a writer that was killed."""
 
 
 def make_folder(folder: Path) -> None:
@@ -26,10 +29,11 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is written under another name and then renamed, so that there is always a whole one."""
-    temporary = path.with_name(PART.format(path.name))
+    """A file that is written under a name of its own and then renamed, so that there is always a whole one."""
+    remove_parts(path.parent, path.name, STALE)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -55,7 +59,9 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object
     write_text(path, text.getvalue(), errors)
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove what was being written when a run was killed."""
-    for path in folder.glob(PART.format("*")):
-        path.unlink()
+def remove_parts(folder: Path, name: str = "", age: float = 0.0) -> None:
+    """Remove what killed writers left of a file, or of all, if nobody has written to it for ``age`` seconds."""
+    for path in folder.glob(f".{glob.escape(name)}*.part"):
+        with suppress(FileNotFoundError):  # another writer may remove it, too
+            if not age or time.time() - path.stat().st_mtime > age:
+                path.unlink()
