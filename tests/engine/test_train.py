@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 import re
 import shlex
 import signal
@@ -283,6 +284,46 @@ def test_train_resume_takes_the_newest_run(run, monkeypatch):
         f"newest run of this name with these settings, stopped ones first: {second}" in (second / "log.txt").read_text()
     )
     assert (first.folder / "last.ckpt").read_bytes() == before
+
+
+def test_train_resume_of_a_run_under_way_is_refused(run, monkeypatch):
+    backward, refused = Loop.backward, []
+
+    def again(self, *batch):
+        if not refused:
+            refused.append(True)
+            with pytest.raises(ValueError, match=rf"run is being trained by process {os.getpid()} on "):
+                run(resume=True)
+        backward(self, *batch)
+
+    monkeypatch.setattr(Loop, "backward", again)
+    run()
+    assert refused
+
+
+def test_train_twice_at_once_makes_two_runs(tmp_path):
+    script = """
+import sys, torch
+torch.set_num_threads(1)
+from cgnl.cli import main
+from tests.engine.conftest import register
+register()
+print("ready", flush=True)
+sys.stdin.readline()
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", script, "train", "parts", *options(runs=tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(2)]
+    for process in both:
+        process.stdout.readline()
+    for process in both:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in both:
+        assert (process.communicate(timeout=300)[1], process.returncode) == ("", 0)
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["run", "run-2"]
+    assert same(*(weights(tmp_path / name / "last.ckpt") for name in ("run", "run-2")))
 
 
 def test_train_twice_in_a_process_makes_two_runs(tmp_path):

@@ -17,7 +17,7 @@ from .checkpoint import load_network, read
 from .config import SYNTHETIC, Config
 from .datasets import Dataset, dataset_name, decided, open_dataset, view_in_training
 from .distributed import connect, find_accelerator, is_rank_zero, noticing
-from .folder import begin_folder, check_same, run_folder, start_log, stop_log, warnings_as_sentences
+from .folder import begin_folder, check_same, start_log, stop_log, take_folder, warnings_as_sentences
 from .loop import Loop, Stopped, shares_norms, validate
 from .messages import conclude, introduce
 from .network import build_network, check_input
@@ -64,23 +64,26 @@ def train(
     try:
         console = start_log(is_rank_zero(), silent)
         with noticing(), warnings_as_sentences():
-            loop = setup(config, resume, repeat, cache)
-            fit(loop, console)
-            return finish(loop, on_end)
+            dataset = open_dataset(config.data)
+            config = resolved(config, dataset)
+            with take_folder(config, resume) as folder:
+                loop = setup(config, dataset, folder, resume, repeat, cache)
+                fit(loop, console)
+                return finish(loop, on_end)
     finally:
         stop_log()
 
 
-def setup(config: Config, resume: bool, repeat: str | None, cache: dict[str, CachedSource] | None) -> Loop:
-    """Folder, network, task and loop of a run, at its first step or where its last checkpoint ends."""
-    dataset = open_dataset(config.data)
-    config, task = resolved(config, dataset), TASKS[dataset.kind]
-    find_accelerator(config)
-    batch_size = fitting_batch(config, len(dataset.train))
-    if len(dataset.test) < config.world:
-        few = counted(len(dataset.test), "test sample")
-        raise ValueError(f"there must be at least one test sample for each of {config.world} processes, not {few}")
-    folder = run_folder(config, resume)
+def setup(
+    config: Config,
+    dataset: Dataset,
+    folder: Path,
+    resume: bool,
+    repeat: str | None,
+    cache: dict[str, CachedSource] | None,
+) -> Loop:
+    """Network, task and loop of a run, at its first step or where its last checkpoint ends."""
+    task, batch_size = TASKS[dataset.kind], fitting_batch(config, len(dataset.train))
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
     torch.manual_seed(config.seed)
     network = build_network(config.model, len(dataset.classes), load=last is None)
@@ -174,8 +177,13 @@ def read_resumable(last: Path, config: Config, dataset: Dataset, network: nn.Mod
 
 
 def resolved(config: Config, dataset: Dataset) -> Config:
-    """The settings with everything that was left open decided."""
+    """The settings with everything that was left open decided, if they can be trained with on this machine."""
     task = TASKS[dataset.kind]
+    find_accelerator(config)
+    fitting_batch(config, len(dataset.train))
+    if len(dataset.test) < config.world:
+        few = counted(len(dataset.test), "test sample")
+        raise ValueError(f"there must be at least one test sample for each of {config.world} processes, not {few}")
     model = dataclasses.replace(config.model, name=config.model.name or task.default_network)
     if not task.fits(str(model.name)):
         fits = f"{dataset.name}, which has {task.kind}: {task.default_network} is one that does"
