@@ -15,7 +15,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from cgnl.engine.config import load, plain
+from cgnl.engine.config import load, plain, to_yaml
 from cgnl.engine.datasets import short_side_in_test
 from cgnl.engine.distributed import FOLDER
 from cgnl.engine.folder import (
@@ -77,8 +77,28 @@ def test_run_folder_resume_takes_the_newest_that_has_not_ended(begin, tmp_path, 
     assert begin(resume=True) == taken
 
 
-def test_run_folder_resume_without_a_run_begins_one(begin):
+def test_run_folder_resume_without_a_run_names_those_there_are(begin, tmp_path):
+    with pytest.raises(ValueError, match=r"there is no run .*runs/run to resume; .*runs has no runs$"):
+        begin(resume=True)
+    begin("other")
+    with pytest.raises(ValueError, match=r"there is no run .*runs/run to resume; there is .*runs/other$"):
+        begin(resume=True)
+    (tmp_path / "runs" / "run").mkdir()  # of a run that was killed before it wrote anything
     assert begin(resume=True) == "run"
+
+
+def test_run_folder_to_resume_may_be_given(tmp_path):
+    assert run_folder(load(None, {"name": "run", "runs": "gone"}), tmp_path / "moved") == tmp_path / "moved"
+
+
+def test_run_folder_resume_prefers_the_same_epochs_to_fewer(tmp_path):
+    for name, epochs in (("run", 5), ("run-2", 3)):
+        (tmp_path / name).mkdir()
+        config = load(None, {"name": "run", "runs": str(tmp_path), "optim.epochs": epochs})
+        (tmp_path / name / "config.yaml").write_text(to_yaml(config))
+    for epochs, name in ((5, "run"), (3, "run-2"), (7, "run-2")):
+        config = load(None, {"name": "run", "runs": str(tmp_path), "optim.epochs": epochs})
+        assert run_folder(config, resume=True).name == name
 
 
 def test_run_folder_that_was_never_begun_is_taken(begin, tmp_path):
@@ -205,7 +225,7 @@ FIXED = {
     "optim.lr": 0.5,
     "optim.batch_size": 16,
     "optim.accumulate": 2,
-    "optim.epochs": 7,
+    "optim.epochs": 700,
     "optim.drops": [1],
     "optim.ema": 0.5,
 }
@@ -214,6 +234,11 @@ FIXED = {
 @pytest.mark.parametrize("setting", FREE)
 def test_check_same_lets_a_run_go_on_elsewhere(setting, tmp_path):
     check_same(load("parts", {setting: FREE[setting]}), {"cgnl": {"config": plain(load("parts"))}}, tmp_path)
+
+
+def test_check_same_lets_a_run_have_more_epochs(tmp_path):
+    begun, now = load("parts", {"optim.epochs": 2}), load("parts", {"optim.epochs": 3})
+    check_same(now, {"cgnl": {"config": plain(begun)}}, tmp_path)
 
 
 @pytest.mark.parametrize("setting", FIXED)

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -314,7 +316,7 @@ sys.exit(main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", script, "train", "parts", *options(runs=tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(2)]
+    both: list[Any] = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(2)]
     for process in both:
         process.stdout.readline()
     for process in both:
@@ -413,8 +415,52 @@ def test_train_in_silence_speaks_to_its_log_alone(run, capsys):
     assert "test: top-1" in (result.folder / "log.txt").read_text()
 
 
-def test_train_resume_without_a_run_begins_one(run, tmp_path):
-    assert run(resume=True).folder == tmp_path / "run"
+def test_train_resume_without_a_run_is_refused(run, tmp_path):
+    with pytest.raises(ValueError, match=r"there is no run .*run to resume"):
+        run(resume=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("settings", [{}, {"patience": 1, "optim__lr": 1e-9}, {"optim__ema": 0.9}], ids=str)
+def test_train_that_has_ended_is_given_more_epochs(run, cgnl, settings):
+    first = run(**settings)
+    (first.folder.parent / "moved").mkdir()
+    folder = first.folder.rename(first.folder.parent / "moved" / "elsewhere")
+    status, out, err = cgnl("train", "--resume", folder, "optim.epochs=4")
+    assert (status, err) == (0, "")
+    rate = 0.8 * 8 / 256 if not settings.get("optim__lr") else 1e-9 * 8 / 256
+    before, now = (rate * 0.5 * (1 + math.cos(math.pi * share)) for share in (5 / 6, 6 / 12))
+    assert f"optim.epochs is now 4, not 2: the learning rate goes from {before:.4g} to {now:.4g}" in out
+    rows = table(folder)
+    assert [row["epoch"] for row in rows][:2] == ["1", "2"]
+    assert len(rows) == (3 if "patience" in settings else 4)
+    last = 9 if "patience" in settings else 12
+    assert float(rows[-1]["lr"]) == pytest.approx(rate * 0.5 * (1 + math.cos(math.pi * (last - 1) / 12)))
+    assert (folder / "results.json").exists()
+    assert read_recipe(folder / "config.yaml")["optim"]["epochs"] == 4
+
+
+def test_train_that_is_given_more_epochs_has_not_ended_until_they_are_made(run, monkeypatch):
+    folder = run().folder
+    with monkeypatch.context() as patch:
+        dying(patch, 7)
+        with pytest.raises(Death):
+            run(resume=True, optim__epochs=3)
+    assert not (folder / "results.json").exists()
+    whole = run(resume=True, optim__epochs=3)
+    assert whole.folder == folder
+    assert [row["step"] for row in whole.rows] == [3, 6, 9]
+
+
+def test_train_that_is_killed_goes_on_by_its_folder_alone(run, cgnl, tmp_path, monkeypatch):
+    whole = run(runs=tmp_path / "whole", **RESUMABLE)
+    with monkeypatch.context() as patch:
+        dying(patch, 4)
+        with pytest.raises(Death):
+            run(**RESUMABLE)
+    assert cgnl("train", "--resume", tmp_path / "run" / "last.ckpt")[0] == 0
+    assert same(weights(tmp_path / "run" / "last.ckpt"), weights(whole.folder / "last.ckpt"))
+    assert table(tmp_path / "run") == table(whole.folder)
 
 
 @pytest.mark.parametrize("epochs", [2, 3])

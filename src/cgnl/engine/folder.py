@@ -26,6 +26,7 @@ from .atomic_io import make_folder, remove_parts, write_text
 from .config import Config, build, keys, read_recipe, to_yaml
 from .datasets import decided
 from .distributed import FOLDER, is_rank_zero
+from .runs import list_runs
 
 log = logging.getLogger("cgnl")
 
@@ -43,7 +44,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def take_folder(config: Config, resume: bool, taken: frozenset[Path] = frozenset()) -> Iterator[Path]:
+def take_folder(config: Config, resume: bool | Path, taken: frozenset[Path] = frozenset()) -> Iterator[Path]:
     """Take the folder of the run, which no other process can then take until this one gives it back or dies.
 
     A new run gets the next free name where another run has begun meanwhile. Rank 0 takes the folder for all ranks.
@@ -90,14 +91,17 @@ def _launched() -> str | None:
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
 
 
-def run_folder(config: Config, resume: bool, taken: frozenset[Path] = frozenset()) -> Path:
+def run_folder(config: Config, resume: bool | Path, taken: frozenset[Path] = frozenset()) -> Path:
     """The folder of the run; no run is ever written over another, nor over those ``taken`` by other processes.
 
-    Resumed is the newest run of the name that has these settings and has not ended. If all have ended it is the newest
-    of them, and if none has these settings the newest of all, so that what differs can be named.
+    Resumed is a folder that is given, or the newest run of the name that has these settings and has not ended. If all
+    have ended it is the newest of them, and if none has these settings the newest of all: it can be given more epochs,
+    or what else differs can be named.
     """
     if FOLDER in os.environ:
         return Path(os.environ[FOLDER])
+    if isinstance(resume, Path):
+        return resume
     folder = Path(config.runs) / str(config.name)
     beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
     same = [f for f in beside if re.fullmatch(rf"{re.escape(folder.name)}(-\d+)?", f.name)]
@@ -105,6 +109,8 @@ def run_folder(config: Config, resume: bool, taken: frozenset[Path] = frozenset(
     if resume:
         fitting = [f for f in begun if _begun_with(f, config)]
         stopped = [f for f in fitting if not (f / "results.json").exists()]
+        if not begun and not folder.is_dir():  # a run that was killed at once has left an empty one
+            raise ValueError(f"there is no run {folder} to resume{list_runs(config.runs)}")
         return [folder, *begun, *fitting, *stopped][-1]
     if begun and _launched() is None:
         return folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
@@ -116,7 +122,7 @@ def run_folder(config: Config, resume: bool, taken: frozenset[Path] = frozenset(
 def _begun_with(folder: Path, config: Config) -> bool:
     """Whether the run in a folder was begun with these settings."""
     with suppress(ValueError):
-        check_same(config, {"cgnl": {"config": read_recipe(folder / "config.yaml")}}, folder)
+        check_same(config, {"cgnl": {"config": read_recipe(folder / "config.yaml")}}, folder, more_epochs=False)
         return True
     return False
 
@@ -127,15 +133,15 @@ def _number(folder: Path) -> int:
     return int(found[1]) if found else 1
 
 
-def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
-    """Refuse to resume with other settings than those of the run."""
+def check_same(config: Config, checkpoint: dict[str, Any], path: Path, more_epochs: bool = True) -> None:
+    """Refuse to resume with other settings than those of the run, which may be given more epochs."""
     begun = build(checkpoint["cgnl"]["config"])  # settings that are new have their defaults
     both = [dataclasses.replace(c, data=decided(c.data)) for c in (begun, config)]
     for name in keys():
         if name in MAY_CHANGE or name.startswith("paper."):
             continue
         before, now = (attrgetter(name)(c) for c in both)
-        if before != now:
+        if before != now and not (more_epochs and name == "optim.epochs" and before < now):
             before, now = ("null" if value is None else value for value in (before, now))
             raise ValueError(f"{path} was begun with {name} = {before}, not {now}")
 

@@ -14,7 +14,7 @@ from ..data.sources import CachedSource
 from ..spelling import counted
 from . import schedule
 from .checkpoint import load_network, read
-from .config import SYNTHETIC, Config
+from .config import SYNTHETIC, Config, Optim, build
 from .datasets import Dataset, dataset_name, decided, open_dataset, view_in_training
 from .distributed import connect, find_accelerator, is_rank_zero, noticing
 from .folder import begin_folder, check_same, start_log, stop_log, take_folder, warnings_as_sentences
@@ -44,7 +44,7 @@ class Result(NamedTuple):
 
 def train(
     config: Config,
-    resume: bool = False,
+    resume: bool | Path = False,
     repeat: str | None = None,
     *,
     silent: bool = False,
@@ -55,7 +55,7 @@ def train(
 
     Args:
         config: the settings.
-        resume: resume a run of this name that was stopped.
+        resume: resume a run of this name, or the one in this folder; it may be given more epochs.
         repeat: the command that repeats the run, for its readers.
         silent: write to the log file alone.
         cache: decoded samples by split, which runs of one process may share where ``data.cache`` is set.
@@ -78,7 +78,7 @@ def setup(
     config: Config,
     dataset: Dataset,
     folder: Path,
-    resume: bool,
+    resume: bool | Path,
     repeat: str | None,
     cache: dict[str, CachedSource] | None,
 ) -> Loop:
@@ -99,8 +99,24 @@ def setup(
     loop = Loop(task(network, config, dataset, device, at_once, cache), folder, lr, batch_size)
     if checkpoint is not None:
         loop.load(checkpoint, folder / "last.ckpt")
+        extend(loop, build(checkpoint["cgnl"]["config"]).optim)
     log_start(loop, resume, last is not None)
     return loop
+
+
+def extend(loop: Loop, before: Optim) -> None:
+    """Continue with more epochs, if they were given, by the schedule of the new total."""
+    optim, steps = loop.config.optim, loop.steps_per_epoch
+    if optim.epochs == before.epochs:
+        return
+    loop.finished, loop.wait_count = False, 0
+    for name in ("results.json", "predictions.csv") if is_rank_zero() else ():
+        (loop.folder / name).unlink(missing_ok=True)  # they are those of a run that has ended
+    old = loop.lr * schedule.factor(before, steps, max(loop.step - 1, 0))
+    new = loop.lr * schedule.factor(optim, steps, loop.step)
+    log.info(
+        f"optim.epochs is now {optim.epochs}, not {before.epochs}: the learning rate goes from {old:.4g} to {new:.4g}"
+    )
 
 
 def fit(loop: Loop, console: Any) -> None:
@@ -144,12 +160,12 @@ def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
     return result
 
 
-def log_start(loop: Loop, resume: bool, resumed: bool) -> None:
+def log_start(loop: Loop, resume: bool | Path, resumed: bool) -> None:
     """Log what a run starts from."""
     config, named = loop.config, Path(loop.config.runs) / str(loop.config.name)
-    if loop.folder != named and resume:
+    if loop.folder != named and resume is True:
         log.info(f"--resume takes the newest run of this name with these settings, stopped ones first: {loop.folder}")
-    elif loop.folder != named:
+    elif loop.folder != named and not resume:
         log.info(f"there is a run {named} already")
     if resumed and (loop.finished or loop.step == loop.total_steps):
         log.info(f"it has ended already, at step {loop.step:,}: it is only tested")
