@@ -7,7 +7,7 @@ import pytest
 
 from cgnl.engine.evaluate import evaluate, prepare
 from cgnl.explain.diagnosis import frames_shuffled
-from tests.engine.conftest import write_frame_folders
+from tests.engine.conftest import write_frame_folders, write_pictures
 
 BLOCK = {"model__block": "cgnl", "model__options": {"after": ["conv1"], "groups": 2}}
 
@@ -37,6 +37,15 @@ def test_diagnose_prints_and_writes_both_tables(cgnl, trained, tmp_path):
     assert out.splitlines()[-1].endswith("d.png written")
     again = cgnl("diagnose", trained, "--block", "conv1_cgnl", "accelerator=cpu")[1]
     assert again == out[: len(again)] != ""
+
+
+def test_commands_take_a_run_folder(cgnl, trained, tmp_path):
+    (picture, *_) = write_pictures(tmp_path / "pictures", count=1)
+    words = {"eval": [], "diagnose": [], "predict": [picture], "explain": [picture, "-o", tmp_path / "a.png"]}
+    for command, more in words.items():
+        (status, out, err), by_file = (cgnl(command, path, *more) for path in (trained.parent, trained))
+        assert (status, err) == (0, "")
+        assert out.replace(f"{trained.parent}\n", f"{trained}\n") == by_file[1]
 
 
 def test_diagnose_of_videos_replaces_view_by_view(cgnl, run, tmp_path):

@@ -13,7 +13,7 @@ def diagnose(
     """Test a network with its attention, and with something else in its place; likewise a second-order head.
 
     Args:
-        checkpoint: last.ckpt or best.ckpt of a run.
+        checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
         folder: the dataset; the one the network was trained on unless given.
         block: dotted name of the block whose attention is replaced; all blocks at once unless given.
         output: (-o) a name, to write NAME.csv, NAME_groups.csv and NAME.png.
@@ -21,7 +21,7 @@ def diagnose(
     """
     if output:
         need("matplotlib", "explain")
-    from ..engine.checkpoint import check_names
+    from ..engine.checkpoint import check_names, find_checkpoint
     from ..engine.evaluate import prepare
     from ..explain.diagnose import run, table, write
 
@@ -32,5 +32,5 @@ def diagnose(
     result = run(test, block)
     print("\n".join(table(result, len(test.dataset.test))))
     if output:
-        paths = write(result, Path(output), Path(checkpoint).resolve().parent.name)
+        paths = write(result, Path(output), find_checkpoint(checkpoint).resolve().parent.name)
         print(f"{', '.join(map(str, paths))} written")
