@@ -26,7 +26,7 @@ from .checkpoint import PREFIX, load_network, write
 from .config import Config, plain
 from .messages import at_chance, epoch_in_words
 from .nonfinite import ADVICE, IN_A_ROW, Snapshot, Watch, find_cause
-from .progress import Bar
+from .progress import Lines
 from .tasks import Task
 
 log = logging.getLogger("cgnl")
@@ -77,6 +77,7 @@ class Loop:
         self.finished = False
         """Whether it has run out of patience."""
         self.signals, self.skips = StopSignals(), self.config.optim.on_nan == "skip"
+        self.bar: Lines | None = None
         self._since: float | None = None
         self._samples, self._began = 0, 0.0
 
@@ -101,8 +102,9 @@ class Loop:
         if distributed.world_size() > 1:  # without SyncBatchNorm, every rank keeps its own statistics until a test
             self.model = DistributedDataParallel(self.network, broadcast_buffers=False, gradient_as_bucket_view=True)
 
-    def fit(self, batches: Any, tests: Iterable[Any], bar: Bar | None = None) -> None:
+    def fit(self, batches: Any, tests: Iterable[Any], bar: Lines | None = None) -> None:
         """Train until the last step, or until the tests get no better."""
+        self.bar = bar
         self.batches, accumulate = batches, self.config.optim.accumulate
         if self.finished or self.step == self.total_steps:
             return
@@ -122,8 +124,6 @@ class Loop:
                     self.end_epoch()
                 if tested := self.step % (self.steps_per_epoch * self.config.test_every) == 0:
                     self.test(tests)
-                    if bar:
-                        bar.restart()
                 stop = self.stop_asked(now=tested)
                 if not tested and (stop or self.step % self.config.save_every == 0):
                     self.save("last.ckpt")
@@ -227,7 +227,7 @@ class Loop:
 
     def test(self, tests: Iterable[Any]) -> None:
         """Test, log and save."""
-        results = validate(self.task, self.tested, tests)
+        results = validate(self.task, self.tested, tests, self.bar)
         self.pass_time()
         self._began = time.perf_counter()
         self.rows[-1].update(results, seconds=self.seconds, unreadable=len(self.task.problems))
@@ -316,15 +316,18 @@ def weights(network: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @torch.inference_mode()
-def validate(task: Task, network: nn.Module, tests: Iterable[Any]) -> dict[str, float]:
+def validate(task: Task, network: nn.Module, tests: Iterable[Any], bar: Lines | None = None) -> dict[str, float]:
     """Test a network on every sample once."""
     training = network.training
     task.start_test(network.eval())
-    for batch in tests:
-        task.note(batch)
-        if len(batch.samples):
-            with autocast(task.config, task.device):
-                task.test_step(network, batch.to(task.device))
+    with bar.testing(len(task.dataset.test)) if bar else nullcontext():
+        for batch in tests:
+            task.note(batch)
+            if len(batch.samples):
+                with autocast(task.config, task.device):
+                    task.test_step(network, batch.to(task.device))
+            if bar:
+                bar.update_test(len(batch.samples) * task.config.world)
     network.train(training)
     return task.end_test()
 

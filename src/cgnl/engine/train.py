@@ -22,7 +22,7 @@ from .loop import Loop, Stopped, shares_norms, validate
 from .messages import conclude, introduce
 from .network import build_network, check_input
 from .predictions import save_predictions
-from .progress import Bar
+from .progress import Bar, Lines
 from .tasks import TASKS
 
 log = logging.getLogger("cgnl")
@@ -122,8 +122,9 @@ def extend(loop: Loop, before: Optim) -> None:
 def fit(loop: Loop, console: Any) -> None:
     """Train, and exit as a shell expects it when asked to stop."""
     task, bar = loop.task, None
-    if is_rank_zero() and console.is_terminal and not console.quiet:
-        bar = Bar(console, loop.epochs, loop.steps_per_epoch, f"{task.sample}s", loop.step)
+    if is_rank_zero() and not console.quiet:
+        size = loop.epochs, loop.steps_per_epoch, f"{task.sample}s"
+        bar = Bar(console, *size, loop.step) if console.is_terminal else Lines(*size)
     first, tests = loop.step * loop.config.optim.accumulate, task.test_batches(full=False)
     try:
         loop.fit(task.train_batches(loop.batch_size, loop.epochs, first), tests, bar)
@@ -140,7 +141,7 @@ def fit(loop: Loop, console: Any) -> None:
     if f"test_{task.metric}" not in loop.rows[-1]:
         loop.test(tests)
     elif not task.predictions and task.classifies:  # a finished run is resumed: checkpoints hold no predictions
-        validate(task, loop.tested, tests)
+        validate(task, loop.tested, tests, loop.bar)
 
 
 def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
@@ -148,7 +149,7 @@ def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
     task, dataset = loop.task, loop.task.dataset
     if task.kind == "videos" and dataset.name not in SYNTHETIC:
         loop.pass_time()  # the time to repeat a test does not count
-        validate(task, loop.tested, task.test_batches(full=True))
+        validate(task, loop.tested, task.test_batches(full=True), loop.bar)
     loop.pass_time()
     result = Result(loop.folder, task.results, loop.best, tuple(loop.rows), len(task.problems), loop.seconds)
     if is_rank_zero():
