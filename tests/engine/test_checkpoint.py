@@ -122,7 +122,7 @@ assert read(path)["cgnl"] == 1
     sentences = done.stdout.splitlines()
     assert len(sentences) == 2
     assert all(sentence.startswith(f"{path} cannot be written: ") for sentence in sentences)
-    assert all(sentence.endswith("; what was saved before is kept") for sentence in sentences)
+    assert all(sentence.endswith("; the one before is kept") for sentence in sentences)
     assert names(tmp_path) == ["last.ckpt"]
 
 

@@ -1,10 +1,12 @@
 """Files that are written whole or not at all."""
 
 import csv
+import errno
 import glob
 import io
 import os
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +30,11 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is written under a name of its own and then renamed, so that there is always a whole one."""
+def whole_file(path: Path, size: int | None = None) -> Iterator[BinaryIO]:
+    """A file that is written under a name of its own and then renamed, so that there is always a whole one.
+
+    ``size`` is that of the file in bytes, as far as it is known, for the message where there is no space for it.
+    """
     remove_parts(path.parent, path.name, STALE)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -42,8 +47,20 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         if not isinstance(error, (OSError, RuntimeError)):
             raise
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise OSError(f"{path} cannot be written: {reason}; what was saved before is kept") from error
+        kept = "; the one before is kept" if path.exists() else ""
+        raise OSError(f"{path} cannot be written: {_reason(error, path.parent, size)}{kept}") from error
+
+
+def _reason(error: BaseException, folder: Path, size: int | None) -> str:
+    """Why a file cannot be written; writers in C++ raise errors of their own behind that of the system."""
+    first = error
+    while not isinstance(first, OSError) and first.__context__ is not None:
+        first = first.__context__
+    reason = getattr(first, "strerror", None) or first_line(error)
+    if getattr(first, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        return reason
+    needed = "" if size is None else f"{size / 1e6:,.1f} MB are needed, "
+    return f"{reason}: {needed}{shutil.disk_usage(folder).free / 1e6:,.1f} MB are free"
 
 
 def write_text(path: Path, text: str, errors: str = "strict") -> None:

@@ -44,8 +44,16 @@ class Trained:
 
 def write(checkpoint: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint whole, or not at all."""
-    with whole_file(path) as file:
+    with whole_file(path, count_bytes(checkpoint)) as file:
         torch.save(dict(checkpoint), file)
+
+
+def count_bytes(content: Any) -> int:
+    """Bytes of all tensors in it."""
+    if isinstance(content, torch.Tensor):
+        return content.numel() * content.element_size()
+    inside = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
+    return sum(map(count_bytes, inside))
 
 
 def find_checkpoint(path: Path | str) -> Path:

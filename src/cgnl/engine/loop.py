@@ -74,6 +74,8 @@ class Loop:
         self.rows: list[dict[str, Any]] = []
         """One for each epoch, as in ``metrics.csv``."""
         self.step, self.seconds, self.best, self.wait_count, self.skipped = 0, 0.0, -1.0, 0, 0
+        self.saved: int | None = None
+        """The step of ``last.ckpt``."""
         self.finished = False
         """Whether it has run out of patience."""
         self.signals, self.skips = StopSignals(), self.config.optim.on_nan == "skip"
@@ -287,7 +289,14 @@ class Loop:
         if not chosen and self.average is not None:
             checkpoint["current_model_state"] = weights(self.network)
             checkpoint["averaging_state"] = {"n_averaged": self.average.n_averaged}
-        write(checkpoint, self.folder / name)
+        last = self.folder / "last.ckpt"
+        try:
+            write(checkpoint, self.folder / name)
+        except OSError as error:
+            kept = "nothing had been saved yet" if self.saved is None else f"{last} is that of step {self.saved:,}"
+            raise OSError(f"{error}; {kept}") from error
+        if not chosen:
+            self.saved = self.step
 
     def load(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Continue from a checkpoint. Those of Lightning's trainer keep the progress in the states of callbacks."""
@@ -296,6 +305,7 @@ class Loop:
         for name in PROGRESS:
             setattr(self, name, progress.get(name, getattr(self, name)))
         self.step, self.finished, self.skipped = checkpoint["global_step"], about["finished"], about.get("skipped", 0)
+        self.saved = self.step
         if self.skips:
             self.watch = Watch(self.device, IN_A_ROW, about.get("skipped_in_a_row", 0))
         load_network(self.tested, checkpoint, path)

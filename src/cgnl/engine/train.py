@@ -3,7 +3,9 @@
 import copy
 import dataclasses
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +65,7 @@ def train(
     """
     try:
         console = start_log(is_rank_zero(), silent)
-        with noticing(), warnings_as_sentences():
+        with noticing(), memory_errors_as_sentences(), warnings_as_sentences():
             dataset = open_dataset(config.data)
             config = resolved(config, dataset)
             with take_folder(config, resume) as folder:
@@ -72,6 +74,22 @@ def train(
                 return finish(loop, on_end)
     finally:
         stop_log()
+
+
+@contextmanager
+def memory_errors_as_sentences() -> Iterator[None]:
+    """Say in one sentence that memory has run out, and what helps."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+        if not known:
+            raise
+        asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
+        free = re.search(r"[\d.]+ \w+ is free", str(error))
+        numbers = ", ".join([*([f"{asked[1]} more are needed"] if asked else []), *([free[0]] if free else [])])
+        advice = "try a smaller optim.batch_size or data.size, or a larger optim.accumulate"
+        raise ValueError(f"out of memory{f' ({numbers})' if numbers else ''}: {advice}") from error
 
 
 def setup(
