@@ -17,14 +17,14 @@ from .extras import need, with_extra
 from .spelling import nearest, printable
 
 COMMANDS = {
-    "train": ("train", "train and test a network: cgnl train [RECIPE] [data.root=FOLDER] [--resume]"),
-    "eval": ("train", "test checkpoints by the full protocol: cgnl eval last.ckpt"),
-    "predict": ("train", "classify files, or detect objects in them: cgnl predict last.ckpt FILE ..."),
-    "explain": ("explain", "show what a network attends to: cgnl explain last.ckpt FILE --at x,y -o a.png"),
-    "diagnose": ("train", "test whether the attention matters: cgnl diagnose last.ckpt [FOLDER]"),
+    "train": ("train", "train and test a network: cgnl train [RECIPE] [data.root=FOLDER] | --resume RUN"),
+    "eval": ("train", "test checkpoints by the full protocol: cgnl eval RUN"),
+    "predict": ("train", "classify files, or detect objects in them: cgnl predict RUN FILE ..."),
+    "explain": ("explain", "show what a network attends to: cgnl explain RUN FILE --at x,y -o a.png"),
+    "diagnose": ("train", "test whether the attention matters: cgnl diagnose RUN [FOLDER]"),
     "report": ("explain", "write a page about one run or several: cgnl report RUN [RUN ...]"),
-    "app": ("app", "try networks in a browser: cgnl app last.ckpt [OTHER.ckpt]"),
-    "export": ("export", "write a file that runs elsewhere: cgnl export last.ckpt model.onnx"),
+    "app": ("app", "try networks in a browser: cgnl app RUN [OTHER]"),
+    "export": ("export", "write a file that runs elsewhere: cgnl export RUN model.onnx"),
     "data": ("cli", "check, draw, shrink or convert a dataset: cgnl data check FOLDER"),
     "models": ("cli", "list the networks, with parameters and multiply-adds: cgnl models [NAME]"),
     "reproduce": ("reproduce", "fill in a table of the paper: cgnl reproduce cub-kernels [--scale small|embedded]"),

@@ -13,7 +13,7 @@ from cgnl.explain.diagnose import plot
 from cgnl.explain.diagnose import run as diagnose
 from cgnl.explain.diagnosis import Diagnosis, Outcome, frames_shuffled
 from cgnl.explain.verdict import Verdict, quick_verdict, read_verdict
-from tests.engine.conftest import write_frame_folders
+from tests.engine.conftest import write_frame_folders, write_pictures
 
 BLOCK = {"model__block": "cgnl", "model__options": {"after": ["conv1"], "groups": 2}}
 
@@ -100,6 +100,15 @@ def test_plot_ends_at_a_hundred_percent_and_has_the_verdict():
     text = figure.axes[0].texts[0].get_window_extent()
     assert text.x1 <= figure.bbox.x1
     assert verdict.words() == figure._supxlabel.get_text().replace("\n", " ")
+
+
+def test_commands_take_a_run_folder(cgnl, trained, tmp_path):
+    (picture, *_) = write_pictures(tmp_path / "pictures", count=1)
+    words = {"eval": [], "diagnose": [], "predict": [picture], "explain": [picture, "-o", tmp_path / "a.png"]}
+    for command, more in words.items():
+        (status, out, err), by_file = (cgnl(command, path, *more) for path in (trained.parent, trained))
+        assert (status, err) == (0, "")
+        assert out.replace(f"{trained.parent}\n", f"{trained}\n") == by_file[1]
 
 
 def test_diagnose_of_videos_replaces_view_by_view(cgnl, run, tmp_path):

@@ -86,6 +86,7 @@ class Figures:
 
 def train(runs: Path, resume: bool = False) -> Path:
     os.environ.pop("CGNL_RUN_FOLDER", None)
+    resume = resume and (runs / "run").exists()  # it may have been killed before it had a folder
     return training.train(load("parts", RUN | {"runs": str(runs)}), resume, silent=True).folder
 
 

@@ -122,7 +122,7 @@ assert read(path)["cgnl"] == 1
     sentences = done.stdout.splitlines()
     assert len(sentences) == 2
     assert all(sentence.startswith(f"{path} cannot be written: ") for sentence in sentences)
-    assert all(sentence.endswith("; what was saved before is kept") for sentence in sentences)
+    assert all(sentence.endswith("; the one before is kept") for sentence in sentences)
     assert names(tmp_path) == ["last.ckpt"]
 
 
@@ -184,13 +184,26 @@ def test_read_refuses_other_saved_things(tmp_path, content):
         read(tmp_path / "a.ckpt")
 
 
-def test_read_names_a_checkpoint_in_a_folder(tmp_path):
-    with pytest.raises(ValueError, match=r" is a folder without a checkpoint \(\.ckpt\)$"):
+def test_read_takes_the_last_checkpoint_of_a_folder(saved):
+    path = saved()
+    torch.save({"cgnl": "another"}, path.with_name("best.ckpt"))
+    assert read(path.parent)["cgnl"] == read(path)["cgnl"]
+    assert open_trained(str(path.parent)).classes == tuple(CLASSES)
+
+
+def test_read_names_a_checkpoint_in_a_folder_without_the_last(tmp_path):
+    with pytest.raises(ValueError, match=r" is a folder without a last\.ckpt$"):
         read(tmp_path)
-    for name in ("last.ckpt", "best.ckpt"):
-        (tmp_path / name).touch()
-    with pytest.raises(ValueError, match=r" is a folder: name a checkpoint, such as .*last\.ckpt$"):
+    (tmp_path / "best.ckpt").touch()
+    with pytest.raises(ValueError, match=r" is a folder without a last\.ckpt; name .*/best\.ckpt$"):
         read(tmp_path)
+
+
+def test_open_trained_names_the_file_in_a_folder(saved):
+    path = saved()
+    path.write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a whole checkpoint"):
+        open_trained(path.parent)
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "model.safetensors", "folder/config.json"])

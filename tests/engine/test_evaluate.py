@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cgnl.engine.evaluate import evaluate
+from cgnl.engine.progress import Lines
 from tests.engine.conftest import PICTURES, VIDEOS, write_frame_folders, write_pictures
 
 
@@ -176,3 +177,11 @@ def test_evaluate_does_not_need_the_machine_of_the_training(run):
     checkpoint["cgnl"]["config"] |= {"accelerator": "gpu", "devices": 8, "nodes": 3}
     torch.save(checkpoint, path)
     assert evaluate(path)["test"]["test_count"] == 6
+
+
+def test_eval_says_how_far_it_is_without_disturbing_its_output(cgnl, run, monkeypatch):
+    monkeypatch.setattr(Lines, "every", 0.0)
+    folder = run().folder
+    status, out, err = cgnl("eval", folder, "--json", "accelerator=cpu")
+    assert (status, err) == (0, "test: 6 of 6 pictures, 0 s left\n")
+    assert json.loads(out)["tests"][0]["checkpoint"] == str(folder)

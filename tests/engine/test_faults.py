@@ -1,8 +1,10 @@
 """Broken files and full disks: a run goes on if it can, and says in one sentence why if it cannot."""
 
 import errno
+import io
 import json
 import os
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -65,16 +67,21 @@ def test_train_goes_on_without_broken_pictures(train, data, folder):
     cut(data / "train" / "a" / "0.jpg")
     (data / "train" / "b" / "1.jpg").write_bytes(b"")
     (data / "train" / "c" / "2.jpg").write_text("no picture")
-    (data / "train" / "d").mkdir()
     status, out, _ = train(data)
     assert status == 0
     log = (folder / "log.txt").read_text()
     for name in ("a/0.jpg", "b/1.jpg", "c/2.jpg"):
         assert log.count(f"skipped: {data / 'train' / name} cannot be read: ") == 1
-    assert f"{data / 'train' / 'd'} holds no images" in log
     assert "3 samples could not be read" in out
     assert [row["unreadable"] for row in table(folder)][-1] == "3"
     assert json.loads((folder / "results.json").read_text())["unreadable"] == 3
+
+
+def test_train_refuses_an_empty_class_folder(train, data):
+    (data / "train" / "d").mkdir()
+    status, _, err = train(data)
+    assert status == 2
+    assert "no training sample of class d" in err
 
 
 def test_train_with_broken_pictures_makes_all_its_steps(train, data, folder):
@@ -194,7 +201,46 @@ def test_train_on_a_full_disk_keeps_the_checkpoint_before(train, data, folder, m
     assert not list(folder.glob(".*"))
     step = torch.load(folder / "last.ckpt", weights_only=True)["global_step"]
     assert 0 < step < 6
+    assert re.search(r"device: 0\.0 MB are needed, [\d,.]+ MB are free; ", sentence)
+    assert sentence.endswith(f"{folder / 'last.ckpt'} is that of step {step}")
     monkeypatch.undo()
+
+
+def test_train_on_a_disk_that_is_full_at_once_says_that_nothing_was_saved(train, data, folder, monkeypatch):
+    save = torch.save
+
+    class Full(io.BytesIO):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torch, "save", lambda content, _: save(content, Full()))  # its writer in C++ fails after it
+    status, _, err = train(data)
+    assert status == 2
+    sentence = one_sentence(err)
+    assert sentence.startswith(f"{folder / 'best.ckpt'} cannot be written: No space left on device: ")
+    assert sentence.endswith(" MB are free; nothing had been saved yet")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. 1.25 GiB is free. Of it"), "2.50 GiB"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 640 bytes."), "640 bytes"),
+        (MemoryError(), "optim.batch_size"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_train_that_runs_out_of_memory_says_what_helps(train, data, monkeypatch, error, words):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(Images, "loss", fail)
+    status, _, err = train(data)
+    assert status == 2
+    sentence = one_sentence(err)
+    assert sentence.startswith("out of memory")
+    assert words in sentence
+    assert "optim.accumulate" in sentence
 
 
 def test_train_beyond_the_largest_file_allowed_keeps_the_checkpoint_before(train, data, folder, monkeypatch):
@@ -281,8 +327,8 @@ def test_train_on_a_full_disk_names_the_file(train, data, folder, tmp_path, monk
         patch.setattr(Path, "replace", full)
         status, _, err = train(data)
     assert status == 2
-    sentence = f"{folder / name} cannot be written: No space left on device; what was saved before is kept"
-    assert one_sentence(err) == sentence
+    sentence = rf"{re.escape(str(folder / name))} cannot be written: No space left on device: [\d,.]+ MB are free"
+    assert re.match(sentence, one_sentence(err))
     assert train(data, "--resume")[0] == 0
     assert train(data, runs=tmp_path / "whole")[0] == 0
     assert table(folder) == table(tmp_path / "whole" / "run")

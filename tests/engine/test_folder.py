@@ -2,25 +2,34 @@
 
 import json
 import logging
+import os
+import signal
+import socket
 import subprocess
+import time
 import warnings
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
-from cgnl.engine.config import load, plain
+from cgnl.engine.config import load, plain, to_yaml
 from cgnl.engine.datasets import short_side_in_test
 from cgnl.engine.distributed import FOLDER
 from cgnl.engine.folder import (
+    LOCK,
     check_same,
     commit,
     environment,
     open_log,
     run_folder,
     start_log,
+    take_folder,
     warnings_as_sentences,
 )
+from tests.engine.kills import fork
 
 
 @pytest.fixture
@@ -68,8 +77,28 @@ def test_run_folder_resume_takes_the_newest_that_has_not_ended(begin, tmp_path, 
     assert begin(resume=True) == taken
 
 
-def test_run_folder_resume_without_a_run_begins_one(begin):
+def test_run_folder_resume_without_a_run_names_those_there_are(begin, tmp_path):
+    with pytest.raises(ValueError, match=r"there is no run .*runs/run to resume; .*runs has no runs$"):
+        begin(resume=True)
+    begin("other")
+    with pytest.raises(ValueError, match=r"there is no run .*runs/run to resume; there is .*runs/other$"):
+        begin(resume=True)
+    (tmp_path / "runs" / "run").mkdir()  # of a run that was killed before it wrote anything
     assert begin(resume=True) == "run"
+
+
+def test_run_folder_to_resume_may_be_given(tmp_path):
+    assert run_folder(load(None, {"name": "run", "runs": "gone"}), tmp_path / "moved") == tmp_path / "moved"
+
+
+def test_run_folder_resume_prefers_the_same_epochs_to_fewer(tmp_path):
+    for name, epochs in (("run", 5), ("run-2", 3)):
+        (tmp_path / name).mkdir()
+        config = load(None, {"name": "run", "runs": str(tmp_path), "optim.epochs": epochs})
+        (tmp_path / name / "config.yaml").write_text(to_yaml(config))
+    for epochs, name in ((5, "run"), (3, "run-2"), (7, "run-2")):
+        config = load(None, {"name": "run", "runs": str(tmp_path), "optim.epochs": epochs})
+        assert run_folder(config, resume=True).name == name
 
 
 def test_run_folder_that_was_never_begun_is_taken(begin, tmp_path):
@@ -96,6 +125,73 @@ def test_run_folder_of_a_launcher_is_not_written_over(begin, monkeypatch):
 def test_run_folder_of_a_rank_that_was_started_is_that_of_rank_zero(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path / "run-7"))
     assert run_folder(load(None, {"name": "run", "runs": str(tmp_path)}), False) == tmp_path / "run-7"
+
+
+@pytest.fixture
+def taking(tmp_path):
+    """What takes the folder of a run of this name."""
+    config = load(None, {"name": "run", "runs": str(tmp_path / "runs")})
+    return lambda resume=False: take_folder(config, resume)
+
+
+def test_take_folder_gives_runs_begun_together_a_folder_each(taking, tmp_path):
+    with taking() as first, taking() as second, taking() as third:
+        assert [folder.name for folder in (first, second, third)] == ["run", "run-2", "run-3"]
+    assert not (tmp_path / "runs").exists()  # nothing was written
+
+
+def test_take_folder_gives_a_folder_back(taking):
+    for _ in range(2):
+        with taking() as folder:
+            assert folder.name == "run"
+
+
+def test_take_folder_that_another_run_has_begun_and_left_meanwhile(taking, monkeypatch):
+    acquire = FileLock.acquire
+
+    def slow(self, *arguments, **options):
+        if Path(self.lock_file).parent.name == "run":
+            (Path(self.lock_file).parent / "config.yaml").touch()
+        return acquire(self, *arguments, **options)
+
+    monkeypatch.setattr(FileLock, "acquire", slow)
+    with taking() as folder:
+        assert folder.name == "run-2"
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_take_folder_refuses_a_run_under_way(taking, monkeypatch, launched):
+    if launched:
+        monkeypatch.setenv("RANK", "0")
+    with taking() as folder:
+        (folder / "config.yaml").touch()
+        owner = f"process {os.getpid()} on {socket.gethostname()}"
+        with pytest.raises(ValueError, match=rf"runs/run is being trained by {owner}"), taking(resume=True):
+            pass
+    with taking(resume=True) as again:
+        assert again == folder
+
+
+def test_take_folder_is_for_rank_zero(taking, monkeypatch):
+    with taking() as folder:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with taking() as other:
+            assert other == folder
+
+
+def test_take_folder_of_a_process_that_was_killed_is_free_even_while_its_workers_live(taking):
+    def hold():
+        with taking() as folder:
+            (folder / "config.yaml").touch()
+            if not os.fork():
+                time.sleep(5)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert fork(hold) == -signal.SIGKILL
+    with taking(resume=True) as folder:
+        assert [path.name for path in folder.iterdir() if path.name != LOCK] == ["config.yaml"]
 
 
 FREE = {
@@ -129,7 +225,7 @@ FIXED = {
     "optim.lr": 0.5,
     "optim.batch_size": 16,
     "optim.accumulate": 2,
-    "optim.epochs": 7,
+    "optim.epochs": 700,
     "optim.drops": [1],
     "optim.ema": 0.5,
 }
@@ -138,6 +234,11 @@ FIXED = {
 @pytest.mark.parametrize("setting", FREE)
 def test_check_same_lets_a_run_go_on_elsewhere(setting, tmp_path):
     check_same(load("parts", {setting: FREE[setting]}), {"cgnl": {"config": plain(load("parts"))}}, tmp_path)
+
+
+def test_check_same_lets_a_run_have_more_epochs(tmp_path):
+    begun, now = load("parts", {"optim.epochs": 2}), load("parts", {"optim.epochs": 3})
+    check_same(now, {"cgnl": {"config": plain(begun)}}, tmp_path)
 
 
 @pytest.mark.parametrize("setting", FIXED)

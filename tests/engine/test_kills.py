@@ -43,7 +43,7 @@ def test_run_that_is_killed_while_it_writes_ends_like_others(whole, tmp_path):
     for number, moment in enumerate(MOMENTS):
         blow = Blow(write=number + 3, moment=moment, share=0.5)
         assert killed(tmp_path / moment, False, blow, whole) == "checkpoint writing"
-        parts = list((tmp_path / moment / "run").glob(".last.ckpt.part"))
+        parts = list((tmp_path / moment / "run").glob(".last.ckpt.*.part"))
         assert len(parts) == (moment != "after the renaming")
         assert fork(lambda runs=tmp_path / moment: train(runs, resume=True)) == 0
         assert list(differences(whole.folder, tmp_path / moment / "run")) == []

@@ -3,12 +3,15 @@
 import dataclasses
 import itertools
 import json
+import math
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -286,6 +289,46 @@ def test_train_resume_takes_the_newest_run(run, monkeypatch):
     assert (first.folder / "last.ckpt").read_bytes() == before
 
 
+def test_train_resume_of_a_run_under_way_is_refused(run, monkeypatch):
+    backward, refused = Loop.backward, []
+
+    def again(self, *batch):
+        if not refused:
+            refused.append(True)
+            with pytest.raises(ValueError, match=rf"run is being trained by process {os.getpid()} on "):
+                run(resume=True)
+        backward(self, *batch)
+
+    monkeypatch.setattr(Loop, "backward", again)
+    run()
+    assert refused
+
+
+def test_train_twice_at_once_makes_two_runs(tmp_path):
+    script = """
+import sys, torch
+torch.set_num_threads(1)
+from cgnl.cli import main
+from tests.engine.conftest import register
+register()
+print("ready", flush=True)
+sys.stdin.readline()
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", script, "train", "parts", *options(runs=tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both: list[Any] = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(2)]
+    for process in both:
+        process.stdout.readline()
+    for process in both:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in both:
+        assert (process.communicate(timeout=300)[1], process.returncode) == ("", 0)
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["run", "run-2"]
+    assert same(*(weights(tmp_path / name / "last.ckpt") for name in ("run", "run-2")))
+
+
 def test_train_twice_in_a_process_makes_two_runs(tmp_path):
     one, other = (
         train(load("parts", {**SETTINGS, "runs": str(tmp_path), "name": name})).folder for name in ("one", "other")
@@ -373,8 +416,52 @@ def test_train_in_silence_speaks_to_its_log_alone(run, capsys):
     assert "test: top-1" in (result.folder / "log.txt").read_text()
 
 
-def test_train_resume_without_a_run_begins_one(run, tmp_path):
-    assert run(resume=True).folder == tmp_path / "run"
+def test_train_resume_without_a_run_is_refused(run, tmp_path):
+    with pytest.raises(ValueError, match=r"there is no run .*run to resume"):
+        run(resume=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("settings", [{}, {"patience": 1, "optim__lr": 1e-9}, {"optim__ema": 0.9}], ids=str)
+def test_train_that_has_ended_is_given_more_epochs(run, cgnl, settings):
+    first = run(**settings)
+    (first.folder.parent / "moved").mkdir()
+    folder = first.folder.rename(first.folder.parent / "moved" / "elsewhere")
+    status, out, err = cgnl("train", "--resume", folder, "optim.epochs=4")
+    assert (status, err) == (0, "")
+    rate = 0.8 * 8 / 256 if not settings.get("optim__lr") else 1e-9 * 8 / 256
+    before, now = (rate * 0.5 * (1 + math.cos(math.pi * share)) for share in (5 / 6, 6 / 12))
+    assert f"optim.epochs is now 4, not 2: the learning rate goes from {before:.4g} to {now:.4g}" in out
+    rows = table(folder)
+    assert [row["epoch"] for row in rows][:2] == ["1", "2"]
+    assert len(rows) == (3 if "patience" in settings else 4)
+    last = 9 if "patience" in settings else 12
+    assert float(rows[-1]["lr"]) == pytest.approx(rate * 0.5 * (1 + math.cos(math.pi * (last - 1) / 12)))
+    assert (folder / "results.json").exists()
+    assert read_recipe(folder / "config.yaml")["optim"]["epochs"] == 4
+
+
+def test_train_that_is_given_more_epochs_has_not_ended_until_they_are_made(run, monkeypatch):
+    folder = run().folder
+    with monkeypatch.context() as patch:
+        dying(patch, 7)
+        with pytest.raises(Death):
+            run(resume=True, optim__epochs=3)
+    assert not (folder / "results.json").exists()
+    whole = run(resume=True, optim__epochs=3)
+    assert whole.folder == folder
+    assert [row["step"] for row in whole.rows] == [3, 6, 9]
+
+
+def test_train_that_is_killed_goes_on_by_its_folder_alone(run, cgnl, tmp_path, monkeypatch):
+    whole = run(runs=tmp_path / "whole", **RESUMABLE)
+    with monkeypatch.context() as patch:
+        dying(patch, 4)
+        with pytest.raises(Death):
+            run(**RESUMABLE)
+    assert cgnl("train", "--resume", tmp_path / "run" / "last.ckpt")[0] == 0
+    assert same(weights(tmp_path / "run" / "last.ckpt"), weights(whole.folder / "last.ckpt"))
+    assert table(tmp_path / "run") == table(whole.folder)
 
 
 @pytest.mark.parametrize("epochs", [2, 3])

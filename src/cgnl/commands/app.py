@@ -14,7 +14,7 @@ def app(
     """Serve a page: drop in a picture or a clip, click on it, and see what the network attends to from there.
 
     Args:
-        checkpoint: last.ckpt or best.ckpt of a run.
+        checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
         other: a second checkpoint, shown next to the first.
         host: address to listen on. Only this machine can reach the default; everybody can reach 0.0.0.0.
         port: port to listen on; the first free one from 7860 on unless given.

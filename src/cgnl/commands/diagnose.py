@@ -16,7 +16,7 @@ def diagnose(
     The verdict, whether the blocks are used, is kept in diagnosis.json next to the checkpoint.
 
     Args:
-        checkpoint: last.ckpt or best.ckpt of a run.
+        checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
         folder: the dataset; the one the network was trained on unless given.
         block: dotted name of the block whose attention is replaced; all blocks at once unless given.
         output: (-o) a name, to write NAME.csv, NAME_groups.csv and NAME.png.
@@ -24,7 +24,7 @@ def diagnose(
     """
     if output:
         need("matplotlib", "explain")
-    from ..engine.checkpoint import check_names
+    from ..engine.checkpoint import check_names, find_checkpoint
     from ..engine.evaluate import prepare
     from ..explain.diagnose import run, table, write
     from ..explain.verdict import fingerprint, save_verdict
@@ -38,10 +38,10 @@ def diagnose(
     say(*table(result, len(test.dataset.test)))
     if result.verdict and not block:
         try:
-            path = save_verdict(result.verdict, Path(checkpoint), weights)
+            path = save_verdict(result.verdict, find_checkpoint(checkpoint), weights)
             say(f"{path} written, which cgnl explain, app and report read")
         except OSError as error:
             say(f"the verdict is not kept: {error}")
     if output:
-        paths = write(result, Path(output), Path(checkpoint).resolve().parent.name)
+        paths = write(result, Path(output), find_checkpoint(checkpoint).resolve().parent.name)
         say(f"{', '.join(map(str, paths))} written")

@@ -12,7 +12,7 @@ def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> No
     Several checkpoints are tested one by one and their results averaged, as for the three splits of UCF101.
 
     Args:
-        checkpoint: last.ckpt or best.ckpt of a run.
+        checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
         more: further checkpoints.
         json: print JSON.
         settings: Change settings of the training, as in: cgnl eval last.ckpt data.root=elsewhere data.test_clips=5

@@ -33,7 +33,7 @@ def explain(
     For a head, these are the pairs of channels that contribute most to the predicted class, and where.
 
     Args:
-        checkpoint: last.ckpt or best.ckpt of a run.
+        checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
         file: a picture, a video, or a folder of frames.
         at: reference position x,y or, in a video, x,y,frame in pixels of the file; the middle unless given. For a
             position that a test does not see, the network gets a view around it.

@@ -14,7 +14,7 @@ def export(checkpoint: str, out: str) -> None:
     """Write a trained network as a file that runs elsewhere, after checking that it computes the same.
 
     Args:
-        checkpoint: last.ckpt or best.ckpt of a run.
+        checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
         out: model.onnx, model.pt2 (torch.export), model.safetensors (weights, with model.json next to them), or a
             folder for the Hugging Face Hub, ending in a slash. For detectors, .onnx and .pt2 hold the backbone.
     """

@@ -27,7 +27,7 @@ def predict(
     """Classify images and videos, or detect the objects in images.
 
     Args:
-        checkpoint: last.ckpt or best.ckpt of a run, or a model.onnx that cgnl export wrote.
+        checkpoint: a run folder, or the last.ckpt or best.ckpt in it, or a model.onnx that cgnl export wrote.
         files: images, videos, folders of frames, or folders of these.
         top: number of classes to print.
         json: print JSON; for detectors, in COCO's result format.

@@ -1,18 +1,23 @@
 """Files that are written whole or not at all."""
 
 import csv
+import errno
+import glob
 import io
 import os
+import secrets
+import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from ..spelling import first_line
 
-PART = ".{}.part"
-"""Name of a file that is not written to its end."""
+STALE = 3600.0
+"""Seconds after which a part that nobody has written to was left by a writer that was killed."""
 
 
 def make_folder(folder: Path) -> None:
@@ -25,11 +30,15 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is written under another name and then renamed, so that there is always a whole one."""
-    temporary = path.with_name(PART.format(path.name))
+def whole_file(path: Path, size: int | None = None) -> Iterator[BinaryIO]:
+    """A file that is written under a name of its own and then renamed, so that there is always a whole one.
+
+    ``size`` is that of the file in bytes, as far as it is known, for the message where there is no space for it.
+    """
+    remove_parts(path.parent, path.name, STALE)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -38,8 +47,20 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         if not isinstance(error, (OSError, RuntimeError)):
             raise
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise OSError(f"{path} cannot be written: {reason}; what was saved before is kept") from error
+        kept = "; the one before is kept" if path.exists() else ""
+        raise OSError(f"{path} cannot be written: {_reason(error, path.parent, size)}{kept}") from error
+
+
+def _reason(error: BaseException, folder: Path, size: int | None) -> str:
+    """Why a file cannot be written; writers in C++ raise errors of their own behind that of the system."""
+    first = error
+    while not isinstance(first, OSError) and first.__context__ is not None:
+        first = first.__context__
+    reason = getattr(first, "strerror", None) or first_line(error)
+    if getattr(first, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        return reason
+    needed = "" if size is None else f"{size / 1e6:,.1f} MB are needed, "
+    return f"{reason}: {needed}{shutil.disk_usage(folder).free / 1e6:,.1f} MB are free"
 
 
 def write_text(path: Path, text: str, errors: str = "strict") -> None:
@@ -55,7 +76,9 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object
     write_text(path, text.getvalue(), errors)
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove what was being written when a run was killed."""
-    for path in folder.glob(PART.format("*")):
-        path.unlink()
+def remove_parts(folder: Path, name: str = "", age: float = 0.0) -> None:
+    """Remove what killed writers left of a file, or of all, if nobody has written to it for ``age`` seconds."""
+    for path in folder.glob(f".{glob.escape(name)}*.part"):
+        with suppress(FileNotFoundError):  # another writer may remove it, too
+            if not age or time.time() - path.stat().st_mtime > age:
+                path.unlink()

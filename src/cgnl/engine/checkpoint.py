@@ -44,20 +44,36 @@ class Trained:
 
 def write(checkpoint: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint whole, or not at all."""
-    with whole_file(path) as file:
+    with whole_file(path, count_bytes(checkpoint)) as file:
         torch.save(dict(checkpoint), file)
 
 
-def read(path: Path | str) -> dict[str, Any]:
-    """A checkpoint of ours, without running anything in it."""
+def count_bytes(content: Any) -> int:
+    """Bytes of all tensors in it."""
+    if isinstance(content, torch.Tensor):
+        return content.numel() * content.element_size()
+    inside = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
+    return sum(map(count_bytes, inside))
+
+
+def find_checkpoint(path: Path | str) -> Path:
+    """The file that is meant: of a run folder its ``last.ckpt``."""
     path = Path(path)
     if path.exists() and (path.suffix in EXPORTED or (path / "config.json").is_file()):
         also = "cgnl predict also reads .onnx, which cgnl export last.ckpt model.onnx writes"
         raise ValueError(f"{path} is an export and no checkpoint (.ckpt); {also}")
-    if path.is_dir():
+    if not path.is_dir():
+        return path
+    if not (path / "last.ckpt").exists():
         inside = sorted(path.glob("*.ckpt"))
-        hint = f": name a checkpoint, such as {inside[-1]}" if inside else " without a checkpoint (.ckpt)"
-        raise ValueError(f"{path} is a folder{hint}")
+        hint = f"; name a checkpoint, such as {inside[-1]}" if inside else ""
+        raise ValueError(f"{path} is a folder without a last.ckpt{hint}")
+    return path / "last.ckpt"
+
+
+def read(path: Path | str) -> dict[str, Any]:
+    """A checkpoint of ours, by its file or its run folder, without running anything in it."""
+    path = find_checkpoint(path)
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     path.open("rb").close()  # raises OSError if it may not be read
@@ -72,6 +88,7 @@ def read(path: Path | str) -> dict[str, Any]:
 
 def open_trained(path: Path | str) -> Trained:
     """The network of a checkpoint, ready to be used; a wrong description fails on the meta device, at no cost."""
+    path = find_checkpoint(path)
     checkpoint = read(path)
     weights, about = weights_of(checkpoint, path), described(checkpoint["cgnl"], path)
     try:

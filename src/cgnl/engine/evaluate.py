@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from ..data.sources import CachedSource
 from ..spelling import counted
 from .checkpoint import Trained, open_trained
 from .config import SYNTHETIC, Config, build, merge, nested, plain
 from .datasets import Dataset, dataset_name, open_dataset
-from .distributed import connect
+from .distributed import connect, is_rank_zero
 from .loop import set_backends, validate
+from .progress import Bar, Lines
 from .tasks import Task
 
 TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard")
@@ -29,8 +32,10 @@ class Test:
     batches: Any
 
     def run(self) -> dict[str, float]:
-        """The results of a test, in numbers."""
-        return validate(self.task, self.trained.network, self.batches)
+        """The results of a test, in numbers; how far it has come goes to the standard error."""
+        console, unit = Console(stderr=True, highlight=False), f"{self.task.sample}s"
+        bar = Bar(console, 0, 0, unit) if console.is_terminal else Lines(0, 0, unit, console.print)
+        return validate(self.task, self.trained.network, self.batches, bar if is_rank_zero() else None)
 
 
 def prepare(

@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import re
+import socket
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from ..extras import need
 from ..spelling import escape_record, first_line
 from .atomic_io import make_folder, remove_parts, write_text
 from .config import Config, build, keys, read_recipe, to_yaml
 from .datasets import decided
-from .distributed import FOLDER
+from .distributed import FOLDER, is_rank_zero
+from .runs import list_runs
 
 log = logging.getLogger("cgnl")
 
@@ -36,26 +39,82 @@ MAY_CHANGE |= {"data.test_images", "data.workers", "data.cache", "data.bad_limit
 """Settings that may differ when a run is resumed; the paper's numbers may, too."""
 
 
-def run_folder(config: Config, resume: bool) -> Path:
-    """The folder of the run; no run is ever written over another.
+LOCK = ".lock"
+"""File that a run's process has locked; it holds the process id and the host."""
 
-    Resumed is the newest run of the name that has these settings and has not ended. If all have ended it is the newest
-    of them, and if none has these settings the newest of all, so that what differs can be named.
+
+@contextmanager
+def take_folder(config: Config, resume: bool | Path, taken: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Take the folder of the run, which no other process can then take until this one gives it back or dies.
+
+    A new run gets the next free name where another run has begun meanwhile. Rank 0 takes the folder for all ranks.
+    """
+    folder = run_folder(config, resume, taken)
+    if not is_rank_zero():
+        yield folder
+        return
+    with _locked(folder) as owner:
+        if owner is None and run_folder(config, resume, taken) == folder:
+            yield folder
+            return
+        if owner is not None and (resume or _launched()):
+            raise ValueError(f"{folder} is being trained by {owner}: stop it first, or give this run another name")
+    with take_folder(config, resume, taken | {folder}) as folder:
+        yield folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[str | None]:
+    """Lock a folder, or say who has locked it; folders that are made for it and stay empty are removed again."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    make_folder(folder)
+    path, lock = folder / LOCK, FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield path.read_text() if path.exists() else "another process"
+        return
+    try:
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        yield None
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
+        with suppress(OSError):
+            for path in made:
+                path.rmdir()
+
+
+def _launched() -> str | None:
+    """The rank, where a launcher has started all: each finds the folder for itself."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
+
+
+def run_folder(config: Config, resume: bool | Path, taken: frozenset[Path] = frozenset()) -> Path:
+    """The folder of the run; no run is ever written over another, nor over those ``taken`` by other processes.
+
+    Resumed is a folder that is given, or the newest run of the name that has these settings and has not ended. If all
+    have ended it is the newest of them, and if none has these settings the newest of all: it can be given more epochs,
+    or what else differs can be named.
     """
     if FOLDER in os.environ:
         return Path(os.environ[FOLDER])
+    if isinstance(resume, Path):
+        return resume
     folder = Path(config.runs) / str(config.name)
-    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))  # each rank of a launcher finds it for itself
     beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
     same = [f for f in beside if re.fullmatch(rf"{re.escape(folder.name)}(-\d+)?", f.name)]
-    begun = sorted((f for f in same if (f / "config.yaml").exists()), key=_number)
+    begun = sorted((f for f in same if f in taken or (f / "config.yaml").exists()), key=_number)
     if resume:
         fitting = [f for f in begun if _begun_with(f, config)]
         stopped = [f for f in fitting if not (f / "results.json").exists()]
+        if not begun and not folder.is_dir():  # a run that was killed at once has left an empty one
+            raise ValueError(f"there is no run {folder} to resume{list_runs(config.runs)}")
         return [folder, *begun, *fitting, *stopped][-1]
-    if begun and rank is None:
+    if begun and _launched() is None:
         return folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
-    if folder in begun and rank == "0":
+    if folder in begun and _launched() == "0":
         raise ValueError(f"{folder} is there already: go on with --resume, or give the run another name")
     return folder
 
@@ -63,7 +122,7 @@ def run_folder(config: Config, resume: bool) -> Path:
 def _begun_with(folder: Path, config: Config) -> bool:
     """Whether the run in a folder was begun with these settings."""
     with suppress(ValueError):
-        check_same(config, {"cgnl": {"config": read_recipe(folder / "config.yaml")}}, folder)
+        check_same(config, {"cgnl": {"config": read_recipe(folder / "config.yaml")}}, folder, more_epochs=False)
         return True
     return False
 
@@ -74,15 +133,15 @@ def _number(folder: Path) -> int:
     return int(found[1]) if found else 1
 
 
-def check_same(config: Config, checkpoint: dict[str, Any], path: Path) -> None:
-    """Refuse to resume with other settings than those of the run."""
+def check_same(config: Config, checkpoint: dict[str, Any], path: Path, more_epochs: bool = True) -> None:
+    """Refuse to resume with other settings than those of the run, which may be given more epochs."""
     begun = build(checkpoint["cgnl"]["config"])  # settings that are new have their defaults
     both = [dataclasses.replace(c, data=decided(c.data)) for c in (begun, config)]
     for name in keys():
         if name in MAY_CHANGE or name.startswith("paper."):
             continue
         before, now = (attrgetter(name)(c) for c in both)
-        if before != now:
+        if before != now and not (more_epochs and name == "optim.epochs" and before < now):
             before, now = ("null" if value is None else value for value in (before, now))
             raise ValueError(f"{path} was begun with {name} = {before}, not {now}")
 

@@ -26,7 +26,7 @@ from .checkpoint import PREFIX, load_network, write
 from .config import Config, plain
 from .messages import at_chance, epoch_in_words
 from .nonfinite import ADVICE, IN_A_ROW, Snapshot, Watch, find_cause
-from .progress import Bar
+from .progress import Lines
 from .tasks import Task
 
 log = logging.getLogger("cgnl")
@@ -74,9 +74,12 @@ class Loop:
         self.rows: list[dict[str, Any]] = []
         """One for each epoch, as in ``metrics.csv``."""
         self.step, self.seconds, self.best, self.wait_count, self.skipped = 0, 0.0, -1.0, 0, 0
+        self.saved: int | None = None
+        """The step of ``last.ckpt``."""
         self.finished = False
         """Whether it has run out of patience."""
         self.signals, self.skips = StopSignals(), self.config.optim.on_nan == "skip"
+        self.bar: Lines | None = None
         self._since: float | None = None
         self._samples, self._began = 0, 0.0
 
@@ -101,8 +104,9 @@ class Loop:
         if distributed.world_size() > 1:  # without SyncBatchNorm, every rank keeps its own statistics until a test
             self.model = DistributedDataParallel(self.network, broadcast_buffers=False, gradient_as_bucket_view=True)
 
-    def fit(self, batches: Any, tests: Iterable[Any], bar: Bar | None = None) -> None:
+    def fit(self, batches: Any, tests: Iterable[Any], bar: Lines | None = None) -> None:
         """Train until the last step, or until the tests get no better."""
+        self.bar = bar
         self.batches, accumulate = batches, self.config.optim.accumulate
         if self.finished or self.step == self.total_steps:
             return
@@ -122,8 +126,6 @@ class Loop:
                     self.end_epoch()
                 if tested := self.step % (self.steps_per_epoch * self.config.test_every) == 0:
                     self.test(tests)
-                    if bar:
-                        bar.restart()
                 stop = self.stop_asked(now=tested)
                 if not tested and (stop or self.step % self.config.save_every == 0):
                     self.save("last.ckpt")
@@ -227,7 +229,7 @@ class Loop:
 
     def test(self, tests: Iterable[Any]) -> None:
         """Test, log and save."""
-        results = validate(self.task, self.tested, tests)
+        results = validate(self.task, self.tested, tests, self.bar)
         self.pass_time()
         self._began = time.perf_counter()
         self.rows[-1].update(results, seconds=self.seconds, unreadable=len(self.task.problems))
@@ -287,7 +289,14 @@ class Loop:
         if not chosen and self.average is not None:
             checkpoint["current_model_state"] = weights(self.network)
             checkpoint["averaging_state"] = {"n_averaged": self.average.n_averaged}
-        write(checkpoint, self.folder / name)
+        last = self.folder / "last.ckpt"
+        try:
+            write(checkpoint, self.folder / name)
+        except OSError as error:
+            kept = "nothing had been saved yet" if self.saved is None else f"{last} is that of step {self.saved:,}"
+            raise OSError(f"{error}; {kept}") from error
+        if not chosen:
+            self.saved = self.step
 
     def load(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Continue from a checkpoint. Those of Lightning's trainer keep the progress in the states of callbacks."""
@@ -296,6 +305,7 @@ class Loop:
         for name in PROGRESS:
             setattr(self, name, progress.get(name, getattr(self, name)))
         self.step, self.finished, self.skipped = checkpoint["global_step"], about["finished"], about.get("skipped", 0)
+        self.saved = self.step
         if self.skips:
             self.watch = Watch(self.device, IN_A_ROW, about.get("skipped_in_a_row", 0))
         load_network(self.tested, checkpoint, path)
@@ -316,15 +326,18 @@ def weights(network: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @torch.inference_mode()
-def validate(task: Task, network: nn.Module, tests: Iterable[Any]) -> dict[str, float]:
+def validate(task: Task, network: nn.Module, tests: Iterable[Any], bar: Lines | None = None) -> dict[str, float]:
     """Test a network on every sample once."""
     training = network.training
     task.start_test(network.eval())
-    for batch in tests:
-        task.note(batch)
-        if len(batch.samples):
-            with autocast(task.config, task.device):
-                task.test_step(network, batch.to(task.device))
+    with bar.testing(len(task.dataset.test)) if bar else nullcontext():
+        for batch in tests:
+            task.note(batch)
+            if len(batch.samples):
+                with autocast(task.config, task.device):
+                    task.test_step(network, batch.to(task.device))
+            if bar:
+                bar.update_test(len(batch.samples) * task.config.world)
     network.train(training)
     return task.end_test()
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .config import Config, build, read_recipe
+from .config import Config, build, read_recipe, recipes
 from .predictions import Prediction, read_predictions
 
 
@@ -71,3 +71,29 @@ class Run:
         except (ValueError, RecursionError):
             raise ValueError(f"{path} is not JSON") from None
         return content if isinstance(content, dict) else {}
+
+
+def find_run(word: str, runs: str) -> Path | None:
+    """The folder of the run that is to be resumed, by its path, its name or its ``last.ckpt``; None for a recipe."""
+    path = Path(word)
+    if word in recipes() or path.suffix in (".yaml", ".yml"):
+        return None
+    if path.is_file() and path.name != "last.ckpt":
+        where = path.parent if is_run(path.parent) else "FOLDER"
+        raise ValueError(f"{path} cannot be resumed, only the last.ckpt of a run: cgnl train --resume {where}")
+    folder = path.parent if path.is_file() else path
+    for found in (folder, Path(runs) / folder):
+        if is_run(found):
+            return found
+    raise ValueError(f"{path} is neither a run to resume nor a recipe{list_runs(runs)}")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was begun in this folder."""
+    return (folder / "config.yaml").is_file()
+
+
+def list_runs(runs: str) -> str:
+    """The runs there are, for a message."""
+    files = [*Path(runs).glob("*/config.yaml"), *Path(runs).glob("*/*/config.yaml")]
+    return f"; there is {', '.join(sorted(str(file.parent) for file in files))}" if files else f"; {runs} has no runs"

@@ -3,7 +3,9 @@
 import copy
 import dataclasses
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +17,15 @@ from ..data.sources import CachedSource
 from ..spelling import counted
 from . import schedule
 from .checkpoint import load_network, read
-from .config import SYNTHETIC, Config
+from .config import SYNTHETIC, Config, Optim, build
 from .datasets import Dataset, dataset_name, decided, open_dataset, view_in_training
 from .distributed import connect, find_accelerator, is_rank_zero, noticing
-from .folder import begin_folder, check_same, run_folder, start_log, stop_log, warnings_as_sentences
+from .folder import begin_folder, check_same, start_log, stop_log, take_folder, warnings_as_sentences
 from .loop import Loop, Stopped, shares_norms, validate
 from .messages import conclude, introduce
 from .network import build_network, check_input
 from .predictions import save_predictions
-from .progress import Bar
+from .progress import Bar, Lines
 from .tasks import TASKS
 
 log = logging.getLogger("cgnl")
@@ -45,7 +47,7 @@ class Result(NamedTuple):
 
 def train(
     config: Config,
-    resume: bool = False,
+    resume: bool | Path = False,
     repeat: str | None = None,
     *,
     silent: bool = False,
@@ -56,7 +58,7 @@ def train(
 
     Args:
         config: the settings.
-        resume: resume a run of this name that was stopped.
+        resume: resume a run of this name, or the one in this folder; it may be given more epochs.
         repeat: the command that repeats the run, for its readers.
         silent: write to the log file alone.
         cache: decoded samples by split, which runs of one process may share where ``data.cache`` is set.
@@ -64,24 +66,43 @@ def train(
     """
     try:
         console = start_log(is_rank_zero(), silent)
-        with noticing(), warnings_as_sentences():
-            loop = setup(config, resume, repeat, cache)
-            fit(loop, console)
-            return finish(loop, on_end)
+        with noticing(), memory_errors_as_sentences(), warnings_as_sentences():
+            dataset = open_dataset(config.data)
+            config = resolved(config, dataset)
+            with take_folder(config, resume) as folder:
+                loop = setup(config, dataset, folder, resume, repeat, cache)
+                fit(loop, console)
+                return finish(loop, on_end)
     finally:
         stop_log()
 
 
-def setup(config: Config, resume: bool, repeat: str | None, cache: dict[str, CachedSource] | None) -> Loop:
-    """Folder, network, task and loop of a run, at its first step or where its last checkpoint ends."""
-    dataset = open_dataset(config.data)
-    config, task = resolved(config, dataset), TASKS[dataset.kind]
-    find_accelerator(config)
-    batch_size = fitting_batch(config, len(dataset.train))
-    if len(dataset.test) < config.world:
-        few = counted(len(dataset.test), "test sample")
-        raise ValueError(f"there must be at least one test sample for each of {config.world} processes, not {few}")
-    folder = run_folder(config, resume)
+@contextmanager
+def memory_errors_as_sentences() -> Iterator[None]:
+    """Say in one sentence that memory has run out, and what helps."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+        if not known:
+            raise
+        asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
+        free = re.search(r"[\d.]+ \w+ is free", str(error))
+        numbers = ", ".join([*([f"{asked[1]} more are needed"] if asked else []), *([free[0]] if free else [])])
+        advice = "try a smaller optim.batch_size or data.size, or a larger optim.accumulate"
+        raise ValueError(f"out of memory{f' ({numbers})' if numbers else ''}: {advice}") from error
+
+
+def setup(
+    config: Config,
+    dataset: Dataset,
+    folder: Path,
+    resume: bool | Path,
+    repeat: str | None,
+    cache: dict[str, CachedSource] | None,
+) -> Loop:
+    """Network, task and loop of a run, at its first step or where its last checkpoint ends."""
+    task, batch_size = TASKS[dataset.kind], fitting_batch(config, len(dataset.train))
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
     torch.manual_seed(config.seed)
     network = build_network(config.model, len(dataset.classes), load=last is None)
@@ -97,15 +118,32 @@ def setup(config: Config, resume: bool, repeat: str | None, cache: dict[str, Cac
     loop = Loop(task(network, config, dataset, device, at_once, cache), folder, lr, batch_size)
     if checkpoint is not None:
         loop.load(checkpoint, folder / "last.ckpt")
+        extend(loop, build(checkpoint["cgnl"]["config"]).optim)
     log_start(loop, resume, last is not None)
     return loop
+
+
+def extend(loop: Loop, before: Optim) -> None:
+    """Continue with more epochs, if they were given, by the schedule of the new total."""
+    optim, steps = loop.config.optim, loop.steps_per_epoch
+    if optim.epochs == before.epochs:
+        return
+    loop.finished, loop.wait_count = False, 0
+    for name in ("results.json", "predictions.csv") if is_rank_zero() else ():
+        (loop.folder / name).unlink(missing_ok=True)  # they are those of a run that has ended
+    old = loop.lr * schedule.factor(before, steps, max(loop.step - 1, 0))
+    new = loop.lr * schedule.factor(optim, steps, loop.step)
+    log.info(
+        f"optim.epochs is now {optim.epochs}, not {before.epochs}: the learning rate goes from {old:.4g} to {new:.4g}"
+    )
 
 
 def fit(loop: Loop, console: Any) -> None:
     """Train, and exit as a shell expects it when asked to stop."""
     task, bar = loop.task, None
-    if is_rank_zero() and console.is_terminal and not console.quiet:
-        bar = Bar(console, loop.epochs, loop.steps_per_epoch, f"{task.sample}s", loop.step)
+    if is_rank_zero() and not console.quiet:
+        size = loop.epochs, loop.steps_per_epoch, f"{task.sample}s"
+        bar = Bar(console, *size, loop.step) if console.is_terminal else Lines(*size)
     first, tests = loop.step * loop.config.optim.accumulate, task.test_batches(full=False)
     try:
         loop.fit(task.train_batches(loop.batch_size, loop.epochs, first), tests, bar)
@@ -122,7 +160,7 @@ def fit(loop: Loop, console: Any) -> None:
     if f"test_{task.metric}" not in loop.rows[-1]:
         loop.test(tests)
     elif not task.predictions and task.classifies:  # a finished run is resumed: checkpoints hold no predictions
-        validate(task, loop.tested, tests)
+        validate(task, loop.tested, tests, loop.bar)
 
 
 def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
@@ -130,7 +168,7 @@ def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
     task, dataset = loop.task, loop.task.dataset
     if task.kind == "videos" and dataset.name not in SYNTHETIC:
         loop.pass_time()  # the time to repeat a test does not count
-        validate(task, loop.tested, task.test_batches(full=True))
+        validate(task, loop.tested, task.test_batches(full=True), loop.bar)
     loop.pass_time()
     result = Result(loop.folder, task.results, loop.best, tuple(loop.rows), len(task.problems), loop.seconds)
     if is_rank_zero():
@@ -142,12 +180,12 @@ def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
     return result
 
 
-def log_start(loop: Loop, resume: bool, resumed: bool) -> None:
+def log_start(loop: Loop, resume: bool | Path, resumed: bool) -> None:
     """Log what a run starts from."""
     config, named = loop.config, Path(loop.config.runs) / str(loop.config.name)
-    if loop.folder != named and resume:
+    if loop.folder != named and resume is True:
         log.info(f"--resume takes the newest run of this name with these settings, stopped ones first: {loop.folder}")
-    elif loop.folder != named:
+    elif loop.folder != named and not resume:
         log.info(f"there is a run {named} already")
     if resumed and (loop.finished or loop.step == loop.total_steps):
         log.info(f"it has ended already, at step {loop.step:,}: it is only tested")
@@ -175,8 +213,13 @@ def read_resumable(last: Path, config: Config, dataset: Dataset, network: nn.Mod
 
 
 def resolved(config: Config, dataset: Dataset) -> Config:
-    """The settings with everything that was left open decided."""
+    """The settings with everything that was left open decided, if they can be trained with on this machine."""
     task = TASKS[dataset.kind]
+    find_accelerator(config)
+    fitting_batch(config, len(dataset.train))
+    if len(dataset.test) < config.world:
+        few = counted(len(dataset.test), "test sample")
+        raise ValueError(f"there must be at least one test sample for each of {config.world} processes, not {few}")
     model = dataclasses.replace(config.model, name=config.model.name or task.default_network)
     if not task.fits(str(model.name)):
         fits = f"{dataset.name}, which has {task.kind}: {task.default_network} is one that does"

@@ -76,7 +76,7 @@ class Worker:
 
 def make_run(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
     """Train a network, or resume, and save what a table needs."""
-    train(run.config, resume=True, silent=True, cache=held)
+    train(run.config, resume=run.folder.exists(), silent=True, cache=held)
     gc.collect()
     save_correct(run.folder)
     if run.diagnosed:

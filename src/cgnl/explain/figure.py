@@ -128,9 +128,9 @@ def shrink(seen: FileInput, most: int = LARGEST) -> FileInput:
 
 def name_run(checkpoint: str, others: Sequence[str]) -> str:
     """Name a checkpoint by its run, and by its file too if that is not enough to tell it from the others."""
-    path = Path(checkpoint)
+    path, *rest = (Path(p, "last.ckpt") if Path(p).is_dir() else Path(p) for p in (checkpoint, *others))
     name = path.resolve().parent.name
-    same = [other for other in others if Path(other).resolve().parent.name == name]
+    same = [other for other in rest if other.resolve().parent.name == name]
     return name if len(same) == 1 and path.name in ("best.ckpt", "last.ckpt") else f"{name}/{path.name}"
 
 

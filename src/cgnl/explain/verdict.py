@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..data.transforms import network_input
 from ..engine.atomic_io import write_text
+from ..engine.checkpoint import find_checkpoint
 from ..engine.predictions import ranked
 from ..surgery import in_eval_mode
 from .maps import blocks_of, eager, find_module
@@ -154,7 +155,7 @@ def save_verdict(verdict: Verdict, checkpoint: Path, weights: str) -> Path:
 
 def read_verdict(checkpoint: Path | str, network: nn.Module) -> Verdict | None:
     """The verdict on a network that was noted next to its checkpoint, if there is one."""
-    entries = _read(Path(checkpoint).parent / FILE).values()
+    entries = _read(find_checkpoint(checkpoint).parent / FILE).values()
     weights = fingerprint(network) if entries else None
     for entry in entries:
         try:

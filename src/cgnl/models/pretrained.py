@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
 
     def _save_pretrained(self, save_directory: Path) -> None:
         weights = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
-        temporary = save_directory / f".{WEIGHTS}.part"
+        temporary = save_directory / f".{WEIGHTS}.{secrets.token_hex(4)}.part"  # no other writer has it
         try:
             temporary.write_bytes(safetensors.save(weights, {"format": "pt"}))
             temporary.replace(save_directory / WEIGHTS)
