@@ -1,7 +1,6 @@
 """The progress bar."""
 
 import io
-import logging
 from contextlib import nullcontext
 
 import torch
@@ -48,26 +47,24 @@ def test_bar_of_a_test_counts_its_samples():
         assert not bar.progress.live.is_started
 
 
-def test_lines_say_where_the_run_is_every_half_minute(monkeypatch, caplog):
+def test_lines_say_where_the_run_is_every_half_minute(monkeypatch):
     monkeypatch.setattr("cgnl.engine.progress.time.perf_counter", lambda: clock)
-    monkeypatch.setattr(logging.getLogger("cgnl"), "propagate", True)
-    caplog.set_level(logging.INFO, "cgnl")
-    clock, sums = 0.0, Sums("loss", "top1", "top5")
-    lines = Lines(epochs=2, steps_per_epoch=30, unit="pictures")
+    clock, sums, messages = 0.0, Sums("loss", "top1", "top5"), []
+    lines = Lines(epochs=2, steps_per_epoch=30, unit="pictures", say=messages.append)
     with lines:
         for step in range(1, 36):
             clock += 10.0
             sums.add(4, loss=torch.tensor(2.0), top1=torch.tensor(3), top5=torch.tensor(4))
             lines.update(step, 4, sums)
-        said = len(caplog.messages)
+        said = len(messages)
         with lines.testing(100):
             for _ in range(10):
                 clock += 10.0
                 lines.update_test(8)
-    assert caplog.messages[0] == "epoch 1/2, step 3 of 60, loss 0.500, top-1 75.0%, 0 pictures/s, 9 min 30 s left"
-    assert caplog.messages[10].startswith("epoch 2/2, step 33 of 60, ")
+    assert messages[0] == "epoch 1/2, step 3 of 60, loss 0.500, top-1 75.0%, 0 pictures/s, 9 min 30 s left"
+    assert messages[10].startswith("epoch 2/2, step 33 of 60, ")
     assert said == 11
-    assert caplog.messages[said:] == [
+    assert messages[said:] == [
         f"test: {count} of 100 pictures, {left} left"
         for count, left in ((24, "1 min 35 s"), (48, "1 min 05 s"), (72, "35 s"))
     ]
