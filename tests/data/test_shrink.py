@@ -170,9 +170,7 @@ def test_shrink_with_several_processes_makes_the_same_files(tmp_path):
     for i in range(4):  # by what they show: the bytes differ now and then between processes
         one_clip, two_clip = (tmp_path / out / f"{i}.mp4" for out in ("one", "two"))
         assert numbers(one_clip) == numbers(two_clip)
-        difference = (
-            read_frames(one_clip, range(4), "pyav").int() - read_frames(two_clip, range(4), "pyav").int()
-        )  # [4, 3, H, W]
+        difference = read_frames(one_clip, range(4), "pyav").int() - read_frames(two_clip, range(4), "pyav").int()
         assert difference.abs().max() <= 4
 
 
