@@ -1,8 +1,8 @@
-# make setup | train | check | test | lock.  Needs only Python 3.11+ and make; everything else goes into .venv.
+# make setup | train | check | test | docs | lock.  Needs only Python 3.11+ and make; everything else goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup train check test lint lock clean
+.PHONY: setup train check test lint docs lock clean
 setup: .venv/.ready
 
 # uv is itself pinned in the lock file: pip installs that one entry, uv does the rest.
@@ -30,6 +30,10 @@ check: lint
 
 test: lint
 	$(BIN)/pytest -n auto --dist worksteal
+
+# A site from docs/ and the docstrings: open site/index.html.
+docs: setup
+	$(BIN)/python docs/site.py
 
 lock: setup
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \

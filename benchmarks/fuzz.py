@@ -35,9 +35,9 @@ import torch
 import yaml
 
 from cgnl.cli import COMMANDS, main
-from cgnl.engine.config import keys
+from cgnl.engine.config import setting_names
 from cgnl.models.pretrained import Network
-from cgnl.spelling import printable
+from cgnl.text import printable
 from tests.engine.conftest import register
 
 from .fuzz_mutations import as_json, mutated_arguments, mutated_bytes, mutated_graph, mutated_text, mutated_tree
@@ -116,9 +116,10 @@ def objects_input(seeds: Seeds, draw: Random) -> Input:
 
 
 def list_input(seeds: Seeds, draw: Random) -> Input:
-    layout = draw.choice([name for name in seeds.datasets if name != "coco"])
+    lists = {name: [f for f in files if f.endswith((".txt", ".csv"))] for name, files in seeds.datasets.items()}
+    layout = draw.choice([name for name in lists if lists[name]])
     files = dict(seeds.datasets[layout])
-    name = draw.choice([name for name in files if name.endswith((".txt", ".csv"))])
+    name = draw.choice(lists[layout])
     files[name] = mutated_text(files[name], draw)
     files = {f"data/{path}": content for path, content in files.items()}
     return Input(files, ["data", "check", "data", f"dataset={layout}"])
@@ -165,7 +166,7 @@ def recipe_input(seeds: Seeds, draw: Random) -> Input:
     small += ["data.samples=24", "model.after=[conv1]", "model.options.groups=2", "data.workers=0"]
     words = draw.sample(small, draw.randrange(len(small) + 1)) if draw.random() < 0.8 else small
     if draw.random() < 0.2:
-        words = mutated_arguments(words, keys(), draw)
+        words = mutated_arguments(words, setting_names(), draw)
     return Input({"recipe.yaml": text}, ["train", "recipe.yaml", *words])
 
 
@@ -262,13 +263,14 @@ def argument_input(seeds: Seeds, draw: Random) -> Input:
         "export": [f"{here}/tiny.ckpt", "out.safetensors"],
         "app": [f"{here}/tiny.ckpt", "--port", "9999", "--host=127.0.0.1"],
         "data": ["check", f"{here}/pictures", "--dataset", "folder", "min_frames=3", "count=3"],
+        "new": [f"{here}/pictures", "-o", "new.yaml"],
         "models": ["resnet18", "block=cgnl", "--size", "64", "--json"],
         "reproduce": ["cub-kernels", "--scale", "embedded", "--dry", "seeds=2", "rows=*"],
         "bench": ["block", "batch=1", "channels=16", "size=4", "kernel=rbf:order=2", "rows=reference"],
     }
     command = draw.choice(list(COMMANDS))
     options = [f.split("=")[0].lstrip("-") for line in lines.values() for f in line if "=" in f or f.startswith("--")]
-    arguments = mutated_arguments(lines[command], [*options, *keys()], draw)
+    arguments = mutated_arguments(lines[command], [*options, *setting_names()], draw)
     if draw.random() < 0.05:
         return Input({}, mutated_arguments([command, *arguments], options, draw))
     return Input({}, [command, *arguments])

@@ -18,7 +18,7 @@ from PIL import Image
 from cgnl.commands.export import export
 from cgnl.commands.report import report
 from cgnl.engine.checkpoint import write
-from cgnl.engine.config import load, plain, recipes
+from cgnl.engine.config import load, recipes, to_dict
 from cgnl.engine.network import build_network
 from cgnl.engine.train import train
 from cgnl.models import NETWORKS
@@ -214,7 +214,7 @@ def make_checkpoint(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     network = build_network(config.model, len(CLASSES), load=False)
     kind = "videos" if name.endswith("video") else "images"
-    about = {"config": plain(config), "classes": CLASSES, "kind": kind, "results": {}, "problems": []}
+    about = {"config": to_dict(config), "classes": CLASSES, "kind": kind, "results": {}, "problems": []}
     return {"state_dict": {f"network.{n}": v for n, v in network.state_dict().items()}, "cgnl": about}
 
 

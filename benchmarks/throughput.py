@@ -11,9 +11,9 @@ import torch
 
 from cgnl.data.loading import Batch
 from cgnl.engine.config import load
-from cgnl.engine.datasets import Dataset
+from cgnl.engine.datasets import Dataset, get_size
 from cgnl.engine.network import build_network
-from cgnl.engine.schedule import make_optimizer
+from cgnl.engine.optimizer import make_optimizer
 from cgnl.engine.tasks import Images
 from cgnl.engine.train import train
 
@@ -51,7 +51,7 @@ def main() -> None:
     network = build_network(config.model, len(classes))
     task = Images(network, config, Dataset("random", classes, "images", (), ()), torch.device("cuda"))
     network.compile()
-    resident = resident_speed(task, config.data.size, config.optim.batch_size)
+    resident = resident_speed(task, get_size(config.data), config.optim.batch_size)
     steady = statistics.median(speeds[1:])
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {' '.join(sys.argv[1:])}")
     print("samples/s of each epoch:", ", ".join(f"{speed:,.0f}" for speed in speeds), "(the first one compiles)")

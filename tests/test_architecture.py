@@ -53,7 +53,7 @@ def test_core_needs_torch_alone():
 
 
 def test_command_line_starts_without_torch():
-    import_without({"torch", "torchvision", "numpy"}, ["cgnl", "cgnl.cli", "cgnl.extras", "cgnl.spelling"])
+    import_without({"torch", "torchvision", "numpy"}, ["cgnl", "cgnl.cli", "cgnl.extras", "cgnl.text"])
 
 
 def test_import_without_finds_what_is_missing():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cgnl
 from cgnl.cli import COMMANDS, main
-from cgnl.engine.config import keys
+from cgnl.engine.config import setting_names
 from cgnl.extras import need
 
 HEAVY = ["torch", "numpy", "torchvision", "jsonargparse", "timm", "lightning", "triton", "safetensors"]
@@ -172,6 +172,17 @@ def test_main_names_the_file_that_the_system_refuses(run, monkeypatch):
 
     monkeypatch.setattr("cgnl.commands.models.models", refuse)
     assert run("models") == (2, "", "cgnl models: ro/a.png cannot be read or written: Operation not permitted\n")
+
+
+def test_main_tells_a_full_disk_without_its_number(run, monkeypatch):
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cgnl.commands.models.models", refuse)
+    status, _, err = run("models")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "No space left on device" in err
+    assert "Errno" not in err
 
 
 def test_every_command_has_an_extra():
@@ -342,7 +353,7 @@ def test_main_train_help_explains_the_settings(run, recorded, flag):
     status, out, err = run("train", *flag)
     assert (status, err, recorded) == (0, "", [])
     text = " ".join(out.split())
-    for name in keys():
+    for name in setting_names():
         assert f"--{name} " in text
     assert re.search(r"--optim.batch_size INT [^-]*\(default: 64\)", text)
     assert re.search(r"--optim.schedule cosine\|step [^-]*\(default: cosine\)", text)
@@ -353,7 +364,7 @@ def test_main_train_help_explains_the_settings(run, recorded, flag):
 def test_main_train_help_names_only_options_it_takes(run, recorded):
     _, out, _ = run("train", "--help")
     listed = {line.split()[0].removeprefix("--") for line in out.splitlines() if line.startswith("  --")}
-    assert listed - {"recipe", "resume", *keys()} == set()
+    assert listed - {"recipe", "resume", *setting_names()} == set()
     assert (len(listed) > 50, recorded) == (True, [])
 
 
@@ -372,13 +383,20 @@ WITHOUT_TORCH = [
     ["train", "model.options.group=4"],
     ["train", "model.options.groups=many"],
     ["train", "data.dataset=cubb"],
+    ["train", "data.augment=auto"],
+    ["train", "data.dataset=coco", "data.mixup=0.2"],
     ["eval", "last.ckpt", "data.test_clips=many"],
     ["predict", "last.ckpt", "a.png", "top=0"],
     ["export", "last.ckpt", "model.onx"],
     ["data", "check", "folder", "dataset=cubb"],
     ["data", "draw", "folder", "dataset=part"],
+    ["data", "show", "folder", "data.erase=2"],
+    ["data", "show", "folder", "-o", "batch.txt"],
     ["models", "vgg"],
     ["models", "block=gcnl"],
+    ["new"],
+    ["new", "nowhere"],
+    ["new", "folder", "-o", "recipe.txt"],
 ]
 
 

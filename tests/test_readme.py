@@ -9,11 +9,14 @@ import pytest
 
 from benchmarks import summary, tables
 from cgnl.cli import main
+from cgnl.data.synthetic import PARTS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TRIED = ["README.md", "docs/getting-started.md", "docs/choosing-a-block.md", "docs/second-order.md"]
 """Documents whose every command and snippet is run."""
+RUNS = 'cgnl.load("runs/'
+"""In snippets that need what the commands leave."""
 PRINTED = {"README.md": "(norm): BatchNorm2d(1024", "docs/second-order.md": "reduced=64, kind='covariance'"}
 """What a snippet prints, among other things."""
 
@@ -24,7 +27,7 @@ def snippets(document: str, language: str) -> list[str]:
 
 @pytest.mark.parametrize("document", TRIED)
 def test_python_snippets_run_in_order(document, capsys):
-    script = "\n".join(snippets(document, "python"))
+    script = "\n".join(snippet for snippet in snippets(document, "python") if RUNS not in snippet)
     exec(compile(script, document, "exec"), {"__name__": "__main__"})  # in this process, as below
     assert PRINTED.get(document, "") in capsys.readouterr().out
 
@@ -43,6 +46,40 @@ def test_commands_run_in_order(tmp_path, monkeypatch, capsys):
         else:  # in this process: each of its own would import for ten seconds
             assert program == ".venv/bin/cgnl"
             assert main(arguments) == 0, f"{command}: {capsys.readouterr().err}"
+    (script,) = [snippet for snippet in snippets("README.md", "python") if RUNS in snippet]
+    capsys.readouterr()
+    exec(compile(f"import cgnl\n{script}", "README.md", "exec"), {})
+    assert capsys.readouterr().out.strip() in PARTS
+    assert Path("why.png").stat().st_size > 1000
+
+
+@pytest.mark.long
+def test_lines_of_training_run(tmp_path, monkeypatch, capsys):
+    """Those of docs/training.md, on a folder with a CSV file, and a table of Hugging Face."""
+    import datasets
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cgnl.report.write.try_to_report", lambda _: None)  # which other tests run
+    assert main(["data", "draw", "my_pictures", "count=60"]) == 0
+    files = sorted(Path("my_pictures").glob("*/*.png"))
+    colours = [file.parent.name.partition("-")[0] for file in files]
+    rows = [f"{file.relative_to('my_pictures')},{colour}" for file, colour in zip(files, colours, strict=True)]
+    Path("my_pictures/labels.csv").write_text("\n".join(["file,label", *rows]))
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=sorted(set(colours)))})
+    table = datasets.Dataset.from_dict({"image": list(map(str, files)), "label": colours}, features=features)
+    datasets.DatasetDict({"train": table}).save_to_disk("my_table")
+    small = ["data.size=64", "data.limit=12", "data.workers=0"]
+    small += ["optim.batch_size=4", "optim.epochs=1", "optim.warmup_epochs=0"]
+    lines = [line for block in snippets("docs/training.md", "bash") for line in block.splitlines()]
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        trains = arguments[0] == "train" or arguments[:2] == ["data", "show"]
+        plain = [] if "model.block" in line else ["model.block=null"]
+        shorter = [*arguments, *small, *plain] if trains else arguments
+        assert (program, main(shorter)) == ("cgnl", 0), f"{line}: {capsys.readouterr().err}"
+    drawn = [Path(line.split(" -o ")[1]) for line in lines if " -o " in line]
+    assert drawn
+    assert len({path.read_bytes() for path in drawn}) == len(drawn)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import subprocess
 import sys
 import zipfile
@@ -22,6 +23,20 @@ def test_torch_load_takes_weights_alone():
     calls = [line for line in lines if "torch.load" in line or ".get_state_dict(" in line]
     assert len(calls) >= 3
     assert [call for call in calls if "weights_only=True" not in call] == []
+
+
+def test_archives_are_never_unpacked():
+    """Two files may import tarfile: one for the parser of a header, one to write."""
+    found = {name: set(re.findall(r"tarfile\.(\w+)", path.read_text())) for name, path in FILES.items()}
+    used = {name: words for name, words in found.items() if words}
+    assert used.keys() == {"cgnl.data.shards", "cgnl.data.pack"}
+    assert {word for word in used["cgnl.data.shards"] if not word.isupper()} == {"TarInfo", "HeaderError", "nti"}
+    assert used["cgnl.data.pack"] == {"open", "TarInfo", "PAX_FORMAT"}
+    assert re.findall(r"tarfile\.open\((.*?)\) as", FILES["cgnl.data.pack"].read_text()) == [
+        'fileobj=file, mode="w", format=tarfile.PAX_FORMAT'
+    ]
+    text = "".join(path.read_text() for path in FILES.values())
+    assert re.findall(r"\.extract(?:all|file)?\(", text) == []
 
 
 class Code:

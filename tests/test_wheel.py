@@ -54,7 +54,8 @@ def test_wheel_holds_every_file_of_the_package(wheel):
     source = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src" / "cgnl").rglob("*") if p.is_file()}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == {name for name in source if "__pycache__" not in name}
-    assert {"cgnl/py.typed", "cgnl/recipes/parts.yaml", "cgnl/report/report.html.j2", "cgnl/report/style.css"} <= held
+    data = {"recipes/parts.yaml", "experiments/tables.yaml", "report/report.html.j2", "report/style.css"}
+    assert {"cgnl/py.typed", *(f"cgnl/{name}" for name in data)} <= held
 
 
 def test_wheel_needs_torch_alone_without_extras(wheel):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .heads import SecondOrderPool
     from .models import create_model, load_reference_checkpoint
     from .surgery import insert, placement, remove
+    from .trained import load
 
 # Public name -> where it lives, "module" or "module:attribute". Nothing is imported before it is asked for.
 _PUBLIC = {
@@ -23,6 +24,7 @@ _PUBLIC = {
     "export": "export",
     "insert": "surgery:insert",
     "kernels": "kernels",
+    "load": "trained:load",
     "load_reference_checkpoint": "models:load_reference_checkpoint",
     "models": "models",
     "ops": "ops",
@@ -40,6 +42,7 @@ __all__ = [
     "export",
     "insert",
     "kernels",
+    "load",
     "load_reference_checkpoint",
     "models",
     "ops",

@@ -14,9 +14,10 @@ from typing import Any
 
 from . import __version__
 from .extras import need, with_extra
-from .spelling import nearest, printable
+from .text import nearest, printable
 
 COMMANDS = {
+    "new": ("cli", "look at a dataset and write a recipe for it: cgnl new FOLDER [-o RECIPE.yaml]"),
     "train": ("train", "train and test a network: cgnl train [RECIPE] [data.root=FOLDER] | --resume RUN"),
     "eval": ("train", "test checkpoints by the full protocol: cgnl eval RUN"),
     "predict": ("train", "classify files, or detect objects in them: cgnl predict RUN FILE ..."),
@@ -25,7 +26,7 @@ COMMANDS = {
     "report": ("explain", "write a page about one run or several: cgnl report RUN [RUN ...]"),
     "app": ("app", "try networks in a browser: cgnl app RUN [OTHER]"),
     "export": ("export", "write a file that runs elsewhere: cgnl export RUN model.onnx"),
-    "data": ("cli", "check, draw, shrink or convert a dataset: cgnl data check FOLDER"),
+    "data": ("cli", "check, show, draw, shrink, pack or convert a dataset: cgnl data check FOLDER"),
     "models": ("cli", "list the networks, with parameters and multiply-adds: cgnl models [NAME]"),
     "reproduce": ("reproduce", "fill in a table of the paper: cgnl reproduce cub-kernels [--scale small|embedded]"),
     "bench": ("cli", "measure time, memory and error: cgnl bench block | network | ops | serve"),
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status."""
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     warnings.filterwarnings("ignore", module=QUIET)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # or a lost rank is told by stack traces of C++, too
     try:
         if command in ("-h", "--help", "help"):
             print(usage())
@@ -76,6 +78,8 @@ def explain_error(error: Exception, command: str) -> str:
         return str(with_extra(error, COMMANDS[command][0]))
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename} cannot be read or written: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"a file cannot be read or written: {error.strerror}"
     return str(error)
 
 
@@ -86,7 +90,8 @@ def run(command: str, arguments: list[str]) -> None:
     of a run are options too.
     """
     need("jsonargparse", COMMANDS[command][0])
-    from .engine.config import check_overrides, keys
+    from .data.streams import allow_typed
+    from .engine.config import check_overrides, setting_names
     from .engine.values import convert
 
     function = getattr(importlib.import_module(f"cgnl.commands.{command}"), command)
@@ -97,8 +102,9 @@ def run(command: str, arguments: list[str]) -> None:
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     places = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     takes_settings = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    switches = [n for n, p in named.items() if p.default is False] + (keys(bool) if takes_settings else [])
-    words, options = split(arguments, [*named, *(keys() if takes_settings else [])], switches)
+    switches = [n for n, p in named.items() if p.default is False] + (setting_names(bool) if takes_settings else [])
+    allow_typed(arguments)
+    words, options = split(arguments, [*named, *(setting_names() if takes_settings else [])], switches)
     for place in places:
         if words and place not in options:
             options[place] = words.pop(0)
@@ -133,7 +139,7 @@ def split(arguments: list[str], known: list[str], switches: list[str]) -> tuple[
             raise ValueError(f"--{name} needs a value")
         elif not equals:
             value = rest.pop(0)
-        options[name] = value.lower() if name in switches else value
+        options[name] = value.lower() if name in switches and value.lower() in ("true", "false") else value
     return words, options
 
 
@@ -164,12 +170,13 @@ def print_help(command: str, function: Callable[..., None], parameters: Iterable
             add_option(parser, p.name, p.annotation, p.default, about.get(p.name, ""))
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         parser.add_argument_group("settings", about.get("settings"))
+        own = {p.name for p in parameters}  # which come before settings of the same name
         for prefix, section in SECTIONS.items():
             text = docstrings.parse_from_object(section)
             about = {p.arg_name: p.description for p in text.params}
             group = parser.add_argument_group(text.short_description.removesuffix("."))
             for f in dataclasses.fields(section):
-                if f"{f.name}." not in SECTIONS:
+                if f"{f.name}." not in SECTIONS and f"{prefix}{f.name}" not in own:
                     add_option(group, f"{prefix}{f.name}", f.type, f.default, about.get(f.name, ""))
     parser.print_help()
 

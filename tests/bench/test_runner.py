@@ -1,10 +1,14 @@
+import csv
+
 import pytest
 import torch
 from torch import nn
 
+from cgnl.bench import runner
 from cgnl.bench.measure import Roofline
 from cgnl.bench.registry import BENCHMARKS, Subject
 from cgnl.bench.runner import Row, compare, measure_rows, reason
+from cgnl.cli import main
 from cgnl.commands.bench import read_setting
 
 ROOFLINE = Roofline(1e12, 1e10)
@@ -135,3 +139,95 @@ def test_reason_of_what_cannot_be_compiled_is_the_error_itself():
     with pytest.raises(Exception, match="raised:") as caught:
         torch.compile(torch.neg, backend=refuse)(torch.ones(2))
     assert reason(caught.value) == "cannot"
+
+
+SMALL = ["network=resnet18", "blocks=1", "size=32", "seconds=0.001"]
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(runner, "MIN_REQUESTS", 4)
+
+
+choose = BENCHMARKS["serve"].choose
+
+
+@pytest.mark.usefixtures("few")
+def test_latencies_are_enough_unless_they_take_too_long(monkeypatch):
+    calls = []
+    assert len(runner.latencies(lambda: calls.append(1), 0.0)) == 4
+    assert len(calls) == 3 + 4
+    monkeypatch.setattr(runner, "MAX_SECONDS", 0.0)
+    assert len(runner.latencies(lambda: calls.append(1), 1e-9)) == 1
+
+
+@pytest.mark.usefixtures("few")
+def test_serve_measures_what_is_right():
+    setting = read_setting(
+        "serve", {"network": "resnet18", "blocks": 1, "size": "32", "batch": 2, "seconds": 1e-3}, "cpu"
+    )
+    rows = {
+        row["row"]: row
+        for row in runner.serve_rows(setting, choose("reference", "fused", "folded", "plain folded graph"))
+    }
+    for name in ("reference", "folded"):
+        row = rows[name]
+        assert 0 < row["error"] < 1e-4
+        assert 0 < row["ms"] <= row["ms_99"]
+        assert row["requests"] == 4
+        assert row["per_second"] > 0
+    assert (rows["fused"].get("ms"), rows["fused"]["note"]) == (None, "only on a GPU")
+    assert rows["plain folded graph"]["error"] is None
+
+
+@pytest.mark.usefixtures("few")
+def test_serve_measures_a_head():
+    given = {"network": "resnet18", "blocks": 1, "size": "64", "head": "covariance", "reduced": 16, "seconds": 1e-3}
+    rows = list(runner.serve_rows(read_setting("serve", given, "cpu"), choose("reference", "folded")))
+    assert all(row["ms"] and 0 < row["error"] < 1e-3 for row in rows)
+    assert all("head=covariance reduced=16" in row["settings"] for row in rows)
+
+
+@pytest.mark.usefixtures("few")
+def test_serve_goes_on_when_a_way_fails():
+    def fail(*_):
+        raise RuntimeError("no room\nat all")
+
+    setting = read_setting("serve", {"network": "resnet18", "blocks": 1, "size": "32", "seconds": 1e-3}, "cpu")
+    failed, folded = runner.serve_rows(setting, [Subject("broken", fail), *choose("folded")])
+    assert (failed["note"], failed.get("ms")) == ("no room", None)
+    assert folded["ms"] > 0
+
+
+@pytest.mark.usefixtures("few")
+def test_bench_serve_by_hand(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runner, "BATCHES", (1, 2))
+    table = tmp_path / "rows.csv"
+    for _ in range(2):
+        assert main(["bench", "serve", *SMALL, "rows=folded,fused", f"csv={table}"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("cgnl bench serve: 3 x 32 x 32, float32, Dot()\n")
+    rows = list(csv.DictReader(table.open()))
+    shapes = ["1x3x32x32", "1x3x32x32", "2x3x32x32", "2x3x32x32"]
+    assert [(row["row"], row["shape"]) for row in rows] == list(zip(["fused", "folded"] * 4, shapes * 2, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mode=train"], "cgnl bench serve measures inference alone"),
+        (["rows=foldd"], "there is no row 'foldd'; did you mean folded?"),
+        (["network=maskrcnn_resnet50_fpn"], "maskrcnn_resnet50_fpn is a detector"),
+        (["plot=a.png"], "cgnl bench serve measures inference alone"),
+        (["channels=3"], "cgnl bench serve has no option 'channels'"),
+        (["head=gap"], "unknown head 'gap'"),
+        (["network=resnet18", "blocks=1", "rows=fused"], "no row could be measured"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+def test_bench_serve_refuses_in_one_sentence(capsys, words, message):
+    assert main(["bench", "serve", "size=32", *words]) == 2
+    _, err = capsys.readouterr()
+    assert err.startswith(f"cgnl bench: {message}")
+    assert err.count("\n") == 1

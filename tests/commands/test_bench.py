@@ -39,6 +39,17 @@ def test_bench_block_with_a_peer(tmp_path, capsys):
         (["block", "rows=refrence"], "there is no row 'refrence'; did you mean reference?"),
         (["block", "channels=12"], "inner_channels = 6 is not divisible by groups = 8"),
         (["ops", "norm=batch"], "cgnl bench ops has no option 'norm'"),
+        (["ops", "blocks=5"], "cgnl bench ops has no option 'blocks'"),
+        (["network", "head=covariance"], "cgnl bench network has no option 'head'"),
+        (["block", "reduced=3"], "cgnl bench block has no option 'reduced'"),
+        (["ops", "reduced=3"], "cgnl bench ops has no option 'reduced'"),
+        (["network", "reduced=0"], "reduced = 0 must be more than 0"),
+        (["block", "batch=0"], "batch = 0 must be more than 0"),
+        (["block", "seconds=nan"], "seconds = nan must be"),
+        (["block", "seconds=inf"], "seconds = inf must be"),
+        (["block", "mode=trian"], "mode = trian must be one of forward, train"),
+        (["block", "dtype=bfloat"], "dtype = bfloat must be one of bfloat16"),
+        (["block", "norm=bach"], "norm = bach must be one of batch"),
         (["ops", "peer=a.py:A"], "cgnl bench ops has no peer"),
         (["network", "blocks=4"], "no placement of blocks = 4 is known for 'resnet50'"),
         (["block", "peer=none.py:A"], "there is no file none.py to take a peer from"),
@@ -103,14 +114,7 @@ def test_read_setting_has_defaults(benchmark):
 @pytest.mark.parametrize(
     ("benchmark", "given", "message"),
     [
-        ("blok", {}, "there is no benchmark 'blok'; did you mean block?"),
-        ("ops", {"blocks": 5}, "cgnl bench ops has no option 'blocks'"),
-        ("block", {"batch": 0}, "batch = 0 must be more than 0"),
-        ("block", {"seconds": float("nan")}, "seconds = nan must be more than 0"),
-        ("block", {"mode": "trian"}, "there is no mode 'trian'; did you mean train?"),
-        ("block", {"dtype": "bfloat"}, "there is no dtype 'bfloat'; did you mean bfloat16?"),
         ("block", {"dtype": "bfloat16", "tf32": True}, "tf32 is a way to multiply float32, not bfloat16"),
-        ("block", {"norm": "bach"}, "there is no norm 'bach'; did you mean batch?"),
         ("network", {"size": "8x64x64"}, "size = 8x64x64 has 3 axes, resnet50 takes 2"),
         ("network", {"network": "c2d_resnet18"}, "size = 64 has 2 axes, c2d_resnet18 takes 3"),
     ],
@@ -143,8 +147,3 @@ def test_read_setting_takes_heads():
     assert "reduced=256" in network.summary
     assert "head=covariance reduced=32" in serve.summary
     assert "reduced" not in read_setting("serve", {}, "cpu").summary + read_setting("block", {}, "cpu").summary
-    for benchmark, option in (("network", "head"), ("block", "reduced"), ("ops", "reduced")):
-        with pytest.raises(ValueError, match=f"cgnl bench {benchmark} has no option '{option}'"):
-            read_setting(benchmark, {option: 3}, "cpu")
-    with pytest.raises(ValueError, match="reduced = 0"):
-        read_setting("network", {"reduced": 0}, "cpu")

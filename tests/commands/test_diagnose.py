@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from cgnl.data.transforms import network_input
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.evaluate import evaluate, prepare
 from cgnl.engine.predictions import Prediction
@@ -53,7 +54,7 @@ def test_diagnose_says_and_keeps_whether_the_block_is_used(cgnl, trained):
     assert verdict.words() in out.splitlines()
     assert out.splitlines()[-1].startswith(f"{trained.with_name('diagnosis.json')} written")
     test = prepare(trained, {"accelerator": "cpu", "devices": 1})
-    quick = quick_verdict(network, test.batches)
+    quick = quick_verdict(network, [network_input(batch.pixels[:, 0]) for batch in test.batches])
     assert (quick.changed, quick.samples) == (verdict.changed, verdict.samples) == (verdict.changed, 6)
     assert quick.added == pytest.approx(verdict.added, rel=1e-4)
 
@@ -78,6 +79,7 @@ def test_diagnose_counts_predictions_that_change_from_one_wrong_class_to_another
 
 
 def test_diagnose_of_one_block_keeps_nothing(cgnl, trained):
+    trained.with_name("diagnosis.json").unlink()  # of the training
     assert "The block adds" in cgnl("diagnose", trained, "--block", "conv1_cgnl", "accelerator=cpu")[1]
     assert not trained.with_name("diagnosis.json").exists()
 

@@ -16,8 +16,8 @@ RESULTS = [
 def _trained(monkeypatch):
     """A classifier that says ``RESULTS``, whatever it is shown."""
     monkeypatch.setattr("cgnl.engine.checkpoint.open_trained", lambda _: SimpleNamespace(kind="images"))
-    monkeypatch.setattr("cgnl.engine.predict.find", lambda files, _: list(map(Path, files)))
-    monkeypatch.setattr("cgnl.engine.predict.predictions", lambda *_: iter(RESULTS))
+    monkeypatch.setattr("cgnl.engine.predict.find_samples", lambda files, _: list(map(Path, files)))
+    monkeypatch.setattr("cgnl.engine.predict.predict_samples", lambda *_: iter(RESULTS))
 
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--csv"]], ids=str)

@@ -126,3 +126,8 @@ def test_reproduce_gated_field_has_three_seeds_unless_told(cgnl, tmp_path, monke
     monkeypatch.setattr(gated_field, "gated_field", lambda folder, **given: asked.update(folder=folder, **given) or [])
     status, _, _ = cgnl("reproduce", "gated-field", *words)
     assert (status, asked) == (0, {"folder": Path("reproduce/gated-field"), "seeds": seeds})
+
+
+def test_reproduce_refuses_more_seeds_than_anybody_runs(cgnl):
+    status, _, err = cgnl("reproduce", "toy", "seeds=1000000000")
+    assert (status, "seeds = 1000000000" in err) == (2, True)

@@ -72,17 +72,41 @@ def test_train_resumes_a_folder_with_its_own_settings(given, pets, word, setting
     assert given == [(config, pets, repeat)]
 
 
-@pytest.mark.parametrize("arguments", [("--resume", "runs/pets-2"), ("runs/pets-2", "--resume")], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--resume", "runs/pets-2"),
+        ("runs/pets-2", "--resume"),
+        ("--resume=runs/pets-2",),
+        ("resume=runs/pets-2/last.ckpt",),
+        ("--resume=TRUE", "runs/pets-2"),
+    ],
+    ids=" ".join,
+)
 def test_train_resume_takes_the_folder_before_or_after(cgnl, given, pets, arguments):
     assert cgnl("train", *arguments, "optim.epochs=60")[0] == 0
     assert given[0][0].optim.epochs == 60
     assert given[0][1] == pets
 
 
+@pytest.mark.usefixtures("pets")
+@pytest.mark.parametrize("arguments", [("parts", "--resume=runs/pets-2"), ("--resume=runs/pest",), ("--resume=",)])
+def test_train_resume_with_an_equals_sign_refuses_what_is_no_run(cgnl, given, arguments):
+    status, _, err = cgnl("train", *arguments)
+    assert (status, given, err.count("\n")) == (2, [], 1)
+
+
 def test_train_resumes_an_older_run_folder(given, pets):
     (pets / "environment.json").unlink()
     with (pets / "config.yaml").open("a") as file:
         file.write("paper: {top1: 0.5}\n")
+    train(str(pets), resume=True)
+    assert given[0][1:] == (pets, "cgnl train runs/pets-2/config.yaml")
+
+
+@pytest.mark.parametrize("command", [7, ["a"], "cgnl train 'open", None, ""], ids=str)
+def test_train_resumes_a_run_whose_command_cannot_be_read(given, pets, command):
+    (pets / "environment.json").write_text(json.dumps({"command": command}))
     train(str(pets), resume=True)
     assert given[0][1:] == (pets, "cgnl train runs/pets-2/config.yaml")
 

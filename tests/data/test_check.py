@@ -10,7 +10,7 @@ from PIL import Image
 
 from cgnl.commands.data import data
 from cgnl.data.check import check
-from cgnl.data.index import Index
+from cgnl.data.index import DatasetIndex
 from cgnl.data.readers import folder
 
 
@@ -131,7 +131,7 @@ def test_unreadable_videos_only_are_not_usable(tmp_path):
 @pytest.mark.parametrize("options", [{"min_frames": 0}, {"workers": 0}])
 def test_check_refuses_numbers_below_one(options):
     with pytest.raises(ValueError, match="must be at least 1"):
-        check(Index((), {}, "images"), **options)
+        check(DatasetIndex((), {}, "images"), **options)
 
 
 def test_command_prints_a_table_and_every_problem(tmp_path, capsys):

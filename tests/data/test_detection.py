@@ -18,7 +18,7 @@ from cgnl.data.detection import (
     read_scene,
 )
 from cgnl.data.index import Object, Scene, UnreadableError
-from cgnl.data.loading import Place, TrainBatches, group_batches
+from cgnl.data.loading import EpochSample, TrainBatchSampler, group_batches
 from tests.engine.judge import api
 
 POLYGON = [[2.0, 3.0, 11.0, 3.0, 11.0, 9.0, 6.0, 10.0], [14.0, 1.0, 18.0, 1.0, 18.0, 5.0]]
@@ -107,7 +107,9 @@ def test_read_scene_refuses_another_size_than_the_annotated_one(tmp_path):
 def test_batch_gives_back_pictures_and_targets(tmp_path):
     found = scenes(tmp_path)
     found[1] = found[1]._replace(objects=())
-    batch = DetectionTrainSet(found, seed=0, flip=False, bad_limit=3).__getitems__([Place(0, n) for n in (2, 1, 0)])
+    batch = DetectionTrainSet(found, seed=0, flip=False, bad_limit=3).__getitems__(
+        [EpochSample(0, n) for n in (2, 1, 0)]
+    )
     assert batch.samples.tolist() == [2, 1, 0]
     for number, picture, target in zip((2, 1, 0), batch.pictures(), batch.targets(), strict=True):
         assert torch.equal(picture, read_scene(found[number]) / 255)
@@ -120,7 +122,7 @@ def test_train_set_mirrors_by_seed_epoch_and_sample_alone(tmp_path):
     found = scenes(tmp_path)
 
     def flips(seed: int, epoch: int, order: list[int]) -> dict[int, bool]:
-        batch = DetectionTrainSet(found, seed, True, 3).__getitems__([Place(epoch, n) for n in order])
+        batch = DetectionTrainSet(found, seed, True, 3).__getitems__([EpochSample(epoch, n) for n in order])
         pairs = zip(order, batch.pictures(), strict=True)
         return {n: not torch.equal(picture, read_scene(found[n]) / 255) for n, picture in pairs}
 
@@ -132,7 +134,7 @@ def test_train_set_mirrors_by_seed_epoch_and_sample_alone(tmp_path):
 def test_unreadable_picture_is_replaced_in_training_and_left_out_in_a_test(tmp_path):
     found = scenes(tmp_path)
     found[2].path.write_bytes(b"")
-    batch = DetectionTrainSet(found, 0, False, 3).__getitems__([Place(0, 2), Place(0, 5)])
+    batch = DetectionTrainSet(found, 0, False, 3).__getitems__([EpochSample(0, 2), EpochSample(0, 5)])
     assert batch.samples.tolist() == [3, 5]
     assert batch.labels.tolist() == [4, 6]
     assert len(batch.problems) == 1
@@ -162,8 +164,8 @@ def test_group_batches_keeps_batches_of_one_group_and_loses_nothing():
 @pytest.mark.parametrize("first", [1, 5, 7])
 def test_batches_by_groups_go_on_where_they_stopped(first):
     groups = [n % 3 for n in range(14)]
-    whole, rest = (list(TrainBatches(14, 4, 3, seed=2, first=f, groups=groups)) for f in (0, first))
+    whole, rest = (list(TrainBatchSampler(14, 4, 3, seed=2, first=f, groups=groups)) for f in (0, first))
     assert rest == whole[first:]
     assert len(whole) == 9
-    shares = [list(TrainBatches(14, 4, 3, 2, rank=rank, world=2, groups=groups)) for rank in (0, 1)]
+    shares = [list(TrainBatchSampler(14, 4, 3, 2, rank=rank, world=2, groups=groups)) for rank in (0, 1)]
     assert [sorted(a + b) for a, b in zip(*shares, strict=True)] == [sorted(batch) for batch in whole]

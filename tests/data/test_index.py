@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from cgnl.data.index import Index, Sample, UnreadableError, at_most, hold_out
+from cgnl.data.index import DatasetIndex, Sample, UnreadableError, at_most, hold_out
 
 
-def index_of(counts: list[int], **splits: tuple[Sample, ...]) -> Index:
+def index_of(counts: list[int], **splits: tuple[Sample, ...]) -> DatasetIndex:
     """Training samples, so many of each class, mixed."""
     samples = [Sample(Path(f"{n}-{label}.png"), label) for label, count in enumerate(counts) for n in range(count)]
     names = tuple(f"class {label}" for label in range(len(counts)))
-    return Index(names, {"train": tuple(sorted(samples)), **splits}, "images", ("a problem",))
+    return DatasetIndex(names, {"train": tuple(sorted(samples)), **splits}, "images", ("a problem",))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Batches follow from seed, epoch and sample, whoever loads them."""
 
+from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +12,22 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from cgnl.data.augment import Augmentation, augment, mix
 from cgnl.data.index import Sample, UnreadableError
-from cgnl.data.loading import Batch, EvalBatches, EvalSet, Item, Place, TrainBatches, TrainSet, View, collate, loader
-from cgnl.data.sources import Files, Kind, SyntheticSource
+from cgnl.data.loading import (
+    Batch,
+    EpochSample,
+    EvalBatches,
+    EvalSet,
+    Item,
+    TrainBatchSampler,
+    TrainSet,
+    View,
+    collate,
+    loader,
+)
+from cgnl.data.sources import CachedSource, FileSource, Kind, SyntheticSource
+from cgnl.data.transforms import generator, random_crop, resize
 from cgnl.data.video import Pick
 
 
@@ -55,11 +71,58 @@ def same(one: Item, other: Item) -> bool:
     return one[1:] == other[1:] and torch.equal(one.pixels, other.pixels)
 
 
-# TrainBatches
+# TrainBatchSampler
+
+
+LABELS = [0] * 14 + [1] * 5 + [2] * 3
+"""22 samples of three classes."""
+
+
+def balanced(**options: Any) -> list[list[EpochSample]]:
+    return list(TrainBatchSampler(22, 4, epochs=6, seed=5, labels=LABELS, **options))
+
+
+def test_train_batches_balanced_classes():
+    count = len(LABELS)
+    extra = set()
+    for epoch in range(6):
+        order = TrainBatchSampler(count, 1, epochs=6, seed=5, labels=LABELS, first=count * epoch)
+        places = [place for (place,) in islice(order, count)]
+        assert {place.epoch for place in places} == {epoch}
+        assert len(set(places)) == count  # a repeated sample has another view
+        seen = Counter(place.sample % count for place in places)
+        drawn = Counter(LABELS[sample] for sample in seen.elements())
+        assert sorted(drawn.values()) == [7, 7, 8]
+        extra.add(max(drawn, key=drawn.__getitem__))
+        for label in range(3):
+            of_class = [seen[sample] for sample in range(count) if LABELS[sample] == label]
+            assert max(of_class) - min(of_class) <= 1  # none again before all were drawn
+    assert len(extra) > 1  # not always the same class gets one more
+
+
+def test_train_batches_balanced_follow_from_seed_and_epoch():
+    whole = balanced()
+    assert whole == balanced()
+    assert whole != list(TrainBatchSampler(22, 4, epochs=6, seed=6, labels=LABELS))
+    for first in (1, 5, 13, 29):
+        assert balanced(first=first) == whole[first:]
+    ranks = [balanced(rank=rank, world=2) for rank in range(2)]
+    for step, parts in zip(whole, zip(*ranks, strict=True), strict=True):
+        assert sorted(step) == sorted(place for part in parts for place in part)
+
+
+def test_train_set_repeats_a_sample_in_another_view():
+    source = pictures(5, size=(64, 64))
+    samples = TrainSet(source, View(16), seed=0, bad_limit=0)
+    once, again = samples[EpochSample(0, 2)], samples[EpochSample(0, 7)]
+    assert (once.sample, again.sample, once.label) == (2, 2, again.label)
+    assert once.pixels is not None
+    assert again.pixels is not None
+    assert not torch.equal(once.pixels, again.pixels)
 
 
 def test_train_batches_epoch_is_a_permutation():
-    batches = list(TrainBatches(12, 4, epochs=3, seed=0))
+    batches = list(TrainBatchSampler(12, 4, epochs=3, seed=0))
     assert [len(batch) for batch in batches] == [4] * 9
     for epoch in range(3):
         places = [place for batch in batches[3 * epoch : 3 * epoch + 3] for place in batch]
@@ -68,7 +131,7 @@ def test_train_batches_epoch_is_a_permutation():
 
 
 def test_train_batches_leaves_out_what_fills_no_batch():
-    batches = list(TrainBatches(11, 4, epochs=2, seed=0))
+    batches = list(TrainBatchSampler(11, 4, epochs=2, seed=0))
     assert [len(batch) for batch in batches] == [4] * 4
     for epoch in (0, 1):
         samples = [place.sample for batch in batches if batch[0].epoch == epoch for place in batch]
@@ -77,15 +140,16 @@ def test_train_batches_leaves_out_what_fills_no_batch():
 
 def test_train_batches_leaves_out_others_in_each_epoch():
     left_out = [
-        set(range(11)) - {place.sample for batch in TrainBatches(11, 4, 20, seed=0) for place in batch if place[0] == e}
+        set(range(11))
+        - {place.sample for batch in TrainBatchSampler(11, 4, 20, seed=0) for place in batch if place[0] == e}
         for e in range(20)
     ]
     assert set().union(*left_out) == set(range(11))
 
 
 def test_train_batches_order_follows_from_seed_and_epoch():
-    first, second = (list(TrainBatches(64, 64, epochs=2, seed=seed)) for seed in (0, 1))
-    assert first == list(TrainBatches(64, 64, epochs=2, seed=0))
+    first, second = (list(TrainBatchSampler(64, 64, epochs=2, seed=seed)) for seed in (0, 1))
+    assert first == list(TrainBatchSampler(64, 64, epochs=2, seed=0))
     orders = [[place.sample for place in batch] for batch in (*first, *second)]
     assert len({tuple(order) for order in orders}) == 4
 
@@ -93,10 +157,10 @@ def test_train_batches_order_follows_from_seed_and_epoch():
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_train_batches_first_gives_the_rest(world, accumulate):
     options = {"rank": world - 1, "world": world, "accumulate": accumulate}
-    whole = list(TrainBatches(18, 4, epochs=3, seed=5, **options))
+    whole = list(TrainBatchSampler(18, 4, epochs=3, seed=5, **options))
     assert len(whole) == 3 * 4 * accumulate
     for first in range(len(whole) + 2):
-        batches = TrainBatches(18, 4, epochs=3, seed=5, first=first, **options)
+        batches = TrainBatchSampler(18, 4, epochs=3, seed=5, first=first, **options)
         assert list(batches) == whole[first:]
         assert len(batches) == len(whole)
 
@@ -104,8 +168,8 @@ def test_train_batches_first_gives_the_rest(world, accumulate):
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_train_batches_of_all_ranks_are_those_of_one(world, accumulate):
-    alone = list(TrainBatches(37, 8, epochs=2, seed=3))
-    ranks = [list(TrainBatches(37, 8, 2, 3, rank=r, world=world, accumulate=accumulate)) for r in range(world)]
+    alone = list(TrainBatchSampler(37, 8, epochs=2, seed=3))
+    ranks = [list(TrainBatchSampler(37, 8, 2, 3, rank=r, world=world, accumulate=accumulate)) for r in range(world)]
     assert {len(batches) for batches in ranks} == {len(alone) * accumulate}
     assert {len(batch) for batches in ranks for batch in batches} == {8 // (world * accumulate)}
     for step, expected in enumerate(alone):
@@ -119,7 +183,7 @@ def test_train_batches_of_all_ranks_are_those_of_one(world, accumulate):
 def test_train_batches_refuses_what_does_not_divide(count, batch_size, world, accumulate):
     expected = f"a batch of {batch_size} cannot be cut into {world} x {accumulate} equal parts out of {count} samples"
     with pytest.raises(ValueError, match=expected):
-        TrainBatches(count, batch_size, 1, 0, world=world, accumulate=accumulate)
+        TrainBatchSampler(count, batch_size, 1, 0, world=world, accumulate=accumulate)
 
 
 # EvalBatches
@@ -144,14 +208,14 @@ def test_eval_batches_keep_the_order():
 
 
 def test_train_set_gives_a_view_of_the_sample():
-    item = TrainSet(pictures(3), View(16), seed=0, bad_limit=0)[Place(0, 2)]
+    item = TrainSet(pictures(3), View(16), seed=0, bad_limit=0)[EpochSample(0, 2)]
     assert item.pixels is not None
     assert (item.pixels.shape, item.pixels.dtype) == ((3, 16, 16), torch.uint8)
     assert (item.label, item.sample, item.problems) == (12, 2, ())
 
 
 def test_train_set_item_depends_on_its_place_alone():
-    places = [Place(epoch, sample) for epoch in (0, 1) for sample in range(4)]
+    places = [EpochSample(epoch, sample) for epoch in (0, 1) for sample in range(4)]
     samples = TrainSet(pictures(4), View(16), seed=0, bad_limit=0)
     forward = {place: samples[place] for place in places}
     torch.rand(100)
@@ -161,7 +225,9 @@ def test_train_set_item_depends_on_its_place_alone():
 
 def test_train_set_view_changes_with_seed_and_epoch():
     views = [
-        TrainSet(pictures(1), View(16), seed, bad_limit=0)[Place(epoch, 0)] for seed in (0, 1) for epoch in range(4)
+        TrainSet(pictures(1), View(16), seed, bad_limit=0)[EpochSample(epoch, 0)]
+        for seed in (0, 1)
+        for epoch in range(4)
     ]
     assert not any(same(one, other) for i, one in enumerate(views) for other in views[:i])
 
@@ -171,7 +237,7 @@ def test_train_set_view_takes_its_settings():
     bright[..., 16:] = 255
     whole = TrainSet(Memory([bright]), View(8, area=(1.0, 1.0), flip=False), seed=0, bad_limit=0)
     for epoch in range(20):
-        pixels = whole[Place(epoch, 0)].pixels
+        pixels = whole[EpochSample(epoch, 0)].pixels
         assert pixels is not None
         assert pixels[..., 0].max() == 0
         assert pixels[..., -1].min() == 255
@@ -180,7 +246,7 @@ def test_train_set_view_takes_its_settings():
 def test_train_set_crops_all_frames_of_a_clip_alike():
     still = torch.randint(256, (1, 3, 24, 32), dtype=torch.uint8).expand(9, 3, 24, 32)
     samples = TrainSet(Memory([still], "videos"), View(16, frames=4), seed=0, bad_limit=0)
-    views = [samples[Place(epoch, 0)].pixels for epoch in range(8)]
+    views = [samples[EpochSample(epoch, 0)].pixels for epoch in range(8)]
     for clip in views:
         assert clip is not None
         assert clip.shape == (4, 3, 16, 16)
@@ -190,7 +256,7 @@ def test_train_set_crops_all_frames_of_a_clip_alike():
 
 def test_train_set_clips_begin_anywhere_they_fit():
     samples = TrainSet(Memory([numbered(12)], "videos"), View(None, frames=4, stride=2), seed=0, bad_limit=0)
-    clips = [samples[Place(epoch, 0)].pixels for epoch in range(60)]
+    clips = [samples[EpochSample(epoch, 0)].pixels for epoch in range(60)]
     assert {tuple(clip[:, 0, 0, 0].tolist()) for clip in clips if clip is not None} == {
         (start, start + 2, start + 4, start + 6) for start in range(5)
     }
@@ -198,18 +264,18 @@ def test_train_set_clips_begin_anywhere_they_fit():
 
 def test_train_set_without_a_size_leaves_the_pixels():
     source = pictures(2)
-    item = TrainSet(source, View(None), seed=0, bad_limit=0)[Place(3, 1)]
+    item = TrainSet(source, View(None), seed=0, bad_limit=0)[EpochSample(3, 1)]
     assert item.pixels is not None
     assert torch.equal(item.pixels, source.read(1, range))
 
 
 def test_train_set_replaces_what_cannot_be_read_by_the_next():
     samples = TrainSet(pictures(5, bad=[0, 3, 4]), View(16), seed=0, bad_limit=3)
-    item = samples[Place(0, 3)]
+    item = samples[EpochSample(0, 3)]
     assert (item.label, item.sample) == (11, 1)
     assert item.problems == tuple(f"sample {index} cannot be read: it is broken" for index in (3, 4, 0))
     assert item.pixels is not None
-    assert samples[Place(0, 2)].problems == ()
+    assert samples[EpochSample(0, 2)].problems == ()
 
 
 def test_train_set_view_of_a_replacement_depends_on_its_place_alone():
@@ -225,14 +291,15 @@ def test_train_set_view_of_a_replacement_depends_on_its_place_alone():
     view = View(16, frames=4)
     for epoch in range(4):
         early, late = (
-            TrainSet(kind(videos, "videos"), view, seed=0, bad_limit=1)[Place(epoch, 0)] for kind in (Memory, Late)
+            TrainSet(kind(videos, "videos"), view, seed=0, bad_limit=1)[EpochSample(epoch, 0)]
+            for kind in (Memory, Late)
         )
         assert same(early, late)
 
 
 def test_train_set_gives_many_items_as_one_by_one():
     samples = TrainSet(pictures(5, bad=[1, 2]), View(16), seed=0, bad_limit=1)
-    places = [Place(epoch, sample) for epoch in (0, 1) for sample in range(5)]
+    places = [EpochSample(epoch, sample) for epoch in (0, 1) for sample in range(5)]
     many, one_by_one = samples.__getitems__(places), collate([samples[place] for place in places])
     assert len(many.labels) == 8
     for together, alone in zip(many[:3], one_by_one[:3], strict=True):
@@ -242,12 +309,12 @@ def test_train_set_gives_many_items_as_one_by_one():
 
 @pytest.mark.parametrize(("limit", "named"), [(0, [3]), (1, [3, 4]), (2, [3, 4, 0])])
 def test_train_set_gives_up_beyond_the_limit(limit, named):
-    item = TrainSet(pictures(5, bad=[0, 3, 4]), View(16), seed=0, bad_limit=limit)[Place(0, 3)]
+    item = TrainSet(pictures(5, bad=[0, 3, 4]), View(16), seed=0, bad_limit=limit)[EpochSample(0, 3)]
     assert item == Item(None, -1, 3, tuple(f"sample {index} cannot be read: it is broken" for index in named))
 
 
 def test_train_set_gives_up_when_nothing_can_be_read():
-    item = TrainSet(pictures(3, bad=range(3)), View(16), seed=0, bad_limit=100)[Place(0, 1)]
+    item = TrainSet(pictures(3, bad=range(3)), View(16), seed=0, bad_limit=100)[EpochSample(0, 1)]
     assert item.pixels is None
     assert len(item.problems) == 3
 
@@ -271,7 +338,7 @@ def test_eval_set_of_a_video_is_crops_of_clips(tmp_path):
         image = np.ascontiguousarray(pixels.expand(height, width, 3).to(torch.uint8).numpy())
         Image.fromarray(image).save(tmp_path / f"{number}.png")
     view = View(16, short_side=16, frames=3, stride=2, clips=2, crops=3)
-    item = EvalSet(Files([Sample(tmp_path, 0)], "videos"), view)[0]
+    item = EvalSet(FileSource([Sample(tmp_path, 0)], "videos"), view)[0]
     assert item.pixels is not None
     assert item.pixels.shape == (6, 3, 3, 16, 16)
     shown = [(v[:, 0, 0, 0].tolist(), v[0, 1, 0].tolist()) for v in item.pixels]
@@ -335,7 +402,7 @@ def same_batches(one: list[Batch], other: list[Batch]) -> bool:
 def test_loader_gives_the_same_batches_with_workers(train):
     source = pictures(9, bad=[4])
     samples = TrainSet(source, View(16), 0, bad_limit=2) if train else EvalSet(source, View(16, short_side=20))
-    batches = TrainBatches(9, 4, epochs=2, seed=0) if train else EvalBatches(9, 2)
+    batches = TrainBatchSampler(9, 4, epochs=2, seed=0) if train else EvalBatches(9, 2)
     alone, together = (list(loader(samples, batches, workers)) for workers in (0, 2))
     assert len(alone) == (4 if train else 5)
     assert same_batches(alone, together)
@@ -343,20 +410,20 @@ def test_loader_gives_the_same_batches_with_workers(train):
 
 def test_loader_from_the_middle_gives_the_rest():
     samples = TrainSet(SyntheticSource("parts", 0, 10), View(32), 0, bad_limit=0)
-    whole = list(loader(samples, TrainBatches(10, 4, epochs=2, seed=0), 0))
-    assert same_batches(list(loader(samples, TrainBatches(10, 4, epochs=2, seed=0, first=3), 0)), whole[3:])
+    whole = list(loader(samples, TrainBatchSampler(10, 4, epochs=2, seed=0), 0))
+    assert same_batches(list(loader(samples, TrainBatchSampler(10, 4, epochs=2, seed=0, first=3), 0)), whole[3:])
 
 
 def test_loader_of_unreadable_files_names_them(tmp_path):
     missing = [Sample(Path(tmp_path / f"{number}.png"), 0) for number in range(2)]
-    (batch,) = loader(EvalSet(Files(missing, "images"), View(16)), EvalBatches(2, 2), 0)
+    (batch,) = loader(EvalSet(FileSource(missing, "images"), View(16)), EvalBatches(2, 2), 0)
     assert len(batch.pixels) == 0
     assert batch.problems == tuple(f"{path} cannot be read: No such file or directory" for path, _ in missing)
 
 
 def test_batch_resized_later_is_the_batch_resized_at_once():
     source, view = SyntheticSource("parts", 0, 9), View(32)
-    places = [Place(2, sample) for sample in range(9)]
+    places = [EpochSample(2, sample) for sample in range(9)]
     at_once = TrainSet(source, view, 0, 0).__getitems__(places)
     later = TrainSet(source, view, 0, 0, resize_later=True).__getitems__(places)
     assert later.pixels.ndim == 1
@@ -365,3 +432,123 @@ def test_batch_resized_later_is_the_batch_resized_at_once():
     assert moved.shapes == ()
     assert torch.equal(moved.pixels, at_once.pixels)
     assert torch.equal(moved.labels, at_once.labels)
+
+
+# augmentation
+
+EVERYTHING = Augmentation("rand", jitter=0.4, erase=0.5, mixup=0.2, cutmix=1.0, classes=40)
+
+
+def augmented(source, how: Augmentation = EVERYTHING, seed: int = 0, **options) -> TrainSet:
+    return TrainSet(source, View(16, frames=4), seed, bad_limit=2, augmentation=how, **options)
+
+
+def moved(samples: TrainSet, workers: int = 0, **options) -> list[Batch]:
+    batches = TrainBatchSampler(len(samples.source), 4, epochs=2, seed=0, **options)
+    return [batch.to("cpu") for batch in loader(samples, batches, workers)]
+
+
+def clips(count: int) -> Memory:
+    source = torch.Generator().manual_seed(0)
+    return Memory(
+        [torch.randint(256, (12, 3, 20, 24), dtype=torch.uint8, generator=source) for _ in range(count)], "videos"
+    )
+
+
+def test_train_set_without_augmentation_gives_resized_and_flipped_crops():
+    source, places = pictures(6), [EpochSample(1, sample) for sample in range(6)]
+    batch = TrainSet(source, View(16), seed=4, bad_limit=0).__getitems__(places)
+    for place, found in zip(places, batch.pixels, strict=True):
+        part, flip = random_crop(source.read(place.sample, range), generator(4, *place))
+        square = resize(part, 16, 16)
+        assert torch.equal(found, square.flip(-1) if flip else square)
+    assert (batch.pixels.dtype, batch.labels.tolist(), batch.mix) == (torch.uint8, list(range(10, 16)), None)
+
+
+@pytest.mark.parametrize("source", [pictures(4), clips(4)], ids=["images", "clips"])
+def test_train_set_augments_resized_crops_by_their_places(source):
+    how = Augmentation("trivial", erase=1.0)
+    places = [EpochSample(2, sample) for sample in range(4)]
+    plain = augmented(source, Augmentation()).__getitems__(places).pixels
+    found = augmented(source, how).__getitems__(places).pixels
+    expected = [augment(pixels, how, 0, *place) for pixels, place in zip(plain, places, strict=True)]
+    assert torch.equal(found, torch.stack(expected))
+    assert not any(map(torch.equal, found, plain))
+
+
+def test_train_set_augments_a_replacement_as_its_place():
+    how, samples = Augmentation("rand", erase=1.0), pictures(3, bad=[1])
+    samples.pixels[0] = samples.pixels[2]
+    found = [augmented(samples, how)[EpochSample(0, place)] for place in (1, 2)]
+    assert [item.sample for item in found] == [2, 2]
+    assert not same(*found)
+
+
+def test_train_set_augments_many_as_one_by_one():
+    samples = augmented(pictures(5, bad=[1, 2]))
+    places = [EpochSample(epoch, sample) for epoch in (0, 1) for sample in range(5)]
+    assert torch.equal(samples.__getitems__(places).pixels, collate([samples[place] for place in places]).pixels)
+
+
+def test_train_set_without_a_size_augments_what_is_there():
+    source = SyntheticSource("parts", 0, 4)
+    samples = TrainSet(source, View(None), 0, 0, augmentation=EVERYTHING)
+    item, drawn = samples[EpochSample(0, 1)], source.read(1, range)
+    assert item.pixels is not None
+    assert item.pixels.shape == drawn.shape
+    assert not torch.equal(item.pixels, drawn)
+
+
+def test_batch_is_mixed_once_it_is_moved():
+    places = [EpochSample(0, sample) for sample in range(4)]
+    batch = augmented(pictures(30)).__getitems__(places)
+    assert (batch.pixels.dtype, batch.labels.tolist()) == (torch.uint8, [10, 11, 12, 13])
+    assert batch.mix is not None
+    mixed = batch.to("cpu")
+    pixels, shares = mix(batch.pixels, batch.labels, batch.mix)
+    assert torch.equal(mixed.pixels, pixels)
+    assert torch.equal(mixed.labels, shares)
+    assert shares.shape == (4, 40)
+    assert torch.allclose(shares.sum(1), torch.ones(4))
+    again = mixed.to("cpu")
+    assert (again.pixels is mixed.pixels, again.labels is mixed.labels) == (True, True)
+
+
+@pytest.mark.parametrize("source", [pictures(9, bad=[4]), clips(9)], ids=["images", "clips"])
+def test_loader_augments_alike_with_workers_from_the_middle_and_from_a_cache(source):
+    whole = moved(augmented(source))
+    assert len(whole) == 4
+    assert same_batches(moved(augmented(source), workers=2), whole)
+    assert same_batches(moved(augmented(source), first=1, workers=1), whole[1:])
+    assert same_batches(moved(augmented(CachedSource(source, "cpu"))), whole)
+    assert not same_batches(moved(augmented(source, seed=1)), whole)
+
+
+def test_each_part_of_a_step_is_mixed_by_its_own_samples():
+    samples = augmented(pictures(8), Augmentation(mixup=1.0, classes=20))
+    parts = [
+        batch
+        for rank in (0, 1)
+        for batch in loader(samples, TrainBatchSampler(8, 8, 1, 0, rank=rank, world=2, accumulate=2), 0)
+    ]
+    assert len({batch.mix.seed for batch in parts}) == 4
+    for batch in parts:
+        assert len(batch.labels) == 2
+        assert set(batch.to("cpu").labels.nonzero()[:, 1].tolist()) == set(batch.labels.tolist())
+
+
+def test_batch_mixed_and_resized_later_is_the_one_resized_at_once():
+    how = Augmentation(mixup=0.4, cutmix=1.0, classes=20)
+    at_once, later = (moved(augmented(pictures(8), how, resize_later=later)) for later in (False, True))
+    assert same_batches(at_once, later)
+
+
+def test_augmented_samples_are_resized_before():
+    source, places = pictures(4), [EpochSample(0, 0), EpochSample(0, 1)]
+    assert augmented(source, Augmentation(jitter=0.4), resize_later=True).__getitems__(places).shapes == ()
+    assert len(augmented(source, Augmentation(mixup=0.4), resize_later=True).__getitems__(places).shapes) == 2
+
+
+def test_batch_of_nothing_is_not_mixed():
+    batch = augmented(pictures(3, bad=range(3))).__getitems__([EpochSample(0, 0), EpochSample(0, 1)])
+    assert len(batch.to("cpu").samples) == 0

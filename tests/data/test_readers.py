@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from cgnl.data.index import NAMED_AT_MOST, VIDEO_SUFFIXES, Index, Sample
+from cgnl.data.index import NAMED_AT_MOST, VIDEO_SUFFIXES, DatasetIndex, Sample
 from cgnl.data.readers import (
     LSA64_SIGNS,
     MARKERS,
@@ -47,7 +47,7 @@ def write(path: Path, *lines: str, end: str = "\n") -> Path:
     return path
 
 
-def names(index: Index, root: Path) -> dict[str, list[tuple[str, int]]]:
+def names(index: DatasetIndex, root: Path) -> dict[str, list[tuple[str, int]]]:
     """The samples of each split, by path in the dataset."""
     return {
         split: [(path.relative_to(root).as_posix(), label) for path, label in samples]
@@ -125,7 +125,7 @@ def test_folder_of_videos_and_of_frames(tmp_path):
     assert names(index, tmp_path) == {"train": [("jump/a clip", 0), ("jump/clip.mp4", 0), ("walk/other", 1)]}
 
 
-@pytest.mark.parametrize("junk", ["__MACOSX", ".ipynb_checkpoints", ".git"])
+@pytest.mark.parametrize("junk", ["__MACOSX", ".ipynb_checkpoints", ".git", "@eaDir", "lost+found"])
 def test_folder_ignores_what_systems_leave_behind(tmp_path, junk):
     for name in ("a/1.png", "b/2.png", f"{junk}/a/3.png", f"a/{junk}/4.png"):
         image(tmp_path / name)
@@ -837,3 +837,99 @@ def test_cub_reads_or_refuses_anything(tmp_path_factory, name, text):
     with contextlib.suppress(ValueError, OSError):
         index = cub(root)
         assert all(path.is_relative_to(root / "images") for samples in index.splits.values() for path, _ in samples)
+
+
+# csv
+
+
+def labels_file(root: Path, *rows: str, header: str = "file,label") -> Path:
+    return write(root / "labels.csv", header, *rows)
+
+
+def test_csv_without_splits(tmp_path):
+    for name in ("x/1.png", "x/2.jpg", "3.png"):
+        image(tmp_path / name)
+    labels_file(tmp_path, "3.png,9,me", "x/2.jpg,10,me", 'x/1.png,"9",you', header="file,label,author")
+    index = READERS["csv"](tmp_path)
+    assert (index.classes, index.kind, index.problems) == (("9", "10"), "images", ())  # by number
+    assert names(index, tmp_path) == {"train": [("3.png", 0), ("x/2.jpg", 1), ("x/1.png", 0)]}
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_csv_with_splits(tmp_path, elsewhere):
+    for number in range(5):
+        image(tmp_path / "data" / f"{number}.png")
+    table = tmp_path / ("here.csv" if elsewhere else "data/lists/here.csv")
+    write(
+        table, "split,label,file", *(f"{s},b{n % 2},{n}.png" for n, s in enumerate(["train", "train", "val", "test"]))
+    )
+    index = READERS["csv"](tmp_path / "data", str(table) if elsewhere else "lists/here.csv")
+    assert index.classes == ("b0", "b1")
+    assert names(index, tmp_path / "data") == {
+        "train": [("0.png", 0), ("1.png", 1)],
+        "test": [("3.png", 1)],
+        "val": [("2.png", 0)],
+    }
+
+
+@pytest.mark.parametrize("split", ["val", "Validation", "valid", "TEST"])
+def test_csv_tests_on_what_there_is(tmp_path, split):
+    for number in range(2):
+        image(tmp_path / f"{number}.png")
+    labels_file(tmp_path, "0.png,a,train", f"1.png,a,{split}", header="file,label,split")
+    assert names(READERS["csv"](tmp_path), tmp_path) == {"train": [("0.png", 0)], "test": [("1.png", 0)]}
+
+
+def test_csv_of_clips(tmp_path):
+    touch(tmp_path / "a.mp4")
+    image(tmp_path / "frames" / "0.png")
+    labels_file(tmp_path, "a.mp4,x", "frames,y")
+    index = READERS["csv"](tmp_path)
+    assert (index.kind, names(index, tmp_path)) == ("videos", {"train": [("a.mp4", 0), ("frames", 1)]})
+
+
+def test_csv_counts_what_it_leaves_out(tmp_path):
+    image(tmp_path / "1.png")
+    labels_file(tmp_path, "1.png,a", "gone.png,b", "notes.txt,a", "1.png,a", "1.png,a")
+    index = READERS["csv"](tmp_path)
+    missing, others, repeated = index.problems
+    assert names(index, tmp_path) == {"train": [("1.png", 0)]}
+    assert f"{tmp_path / 'gone.png'} is listed but missing" == missing
+    assert "1 file " in others
+    assert str(tmp_path / "notes.txt") in others
+    assert "2 rows " in repeated
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["name,label", "1.png,a"], ["'file'", "name, label"]),
+        (["1.png,a"], ["'file'"]),
+        ([], ["'file'", "nothing"]),
+        (["file,label", "1.png,a", "1.png,b"], ["line 3", "1.png", "a (train)", "b (train)"]),
+        (["file,label,split", "1.png,a,train", "1.png,a,test"], ["line 3", "a (train)", "a (test)"]),
+        (["file,label", "1.png, "], ["line 2", "label"]),
+        (["file,label", "1.png"], ["line 2", "label"]),
+        (["file,label,split", "1.png,a,dev"], ["line 2", "'dev'", "train"]),
+        (["file,label", "../1.png,a"], ["'../1.png'", "outside"]),
+        (["file,label", "/etc/1.png,a"], ["'/etc/1.png'", "outside"]),
+        (["file,label", "gone.png,a"], ["gone.png", "missing"]),
+        (["file,label", "1.png,a", "2.mp4,b"], ["1.png", "2.mp4"]),
+        (["file,label", f'1.png,"{"x" * 200_000}"'], ["labels.csv, line", "limit"]),
+    ],
+)
+def test_csv_that_is_wrong_is_refused_in_one_sentence(tmp_path, lines, words):
+    image(tmp_path / "1.png")
+    write(tmp_path / "labels.csv", *lines)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))) as raised:
+        READERS["csv"](tmp_path)
+    assert "\n" not in str(raised.value)
+    assert [word for word in words if word not in str(raised.value)] == []
+
+
+def test_csv_holds_out_where_it_has_no_split(tmp_path):
+    for number in range(10):
+        image(tmp_path / f"{number}.png")
+    labels_file(tmp_path, *(f"{number}.png,{'ab'[number % 2]}" for number in range(10)))
+    dataset = open_dataset(Data(root=str(tmp_path), labels="labels.csv"))
+    assert (dataset.name, len(dataset.train), len(dataset.test)) == ("csv", 8, 2)

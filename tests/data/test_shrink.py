@@ -149,7 +149,9 @@ def test_shrink_goes_on_where_it_was_stopped(tmp_path):
     whole = (out / "0.mp4").read_bytes()
     os.utime(out / "0.mp4", (1, 1))
     (out / "1.mp4").unlink()
-    (out / ".1.mp4.part").write_bytes(whole[:100])  # a process was killed while it wrote this
+    left = out / ".1.mp4.0a1b.part"
+    left.write_bytes(whole[:100])  # a process was killed while it wrote this, hours ago
+    os.utime(left, (1, 1))
     done = shrink(root, out, frames=2, workers=1)
     assert (done.written, done.skipped) == (1, 2)
     assert (out / "0.mp4").stat().st_mtime == 1

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from cgnl.data.index import Sample, UnreadableError
-from cgnl.data.sources import CachedSource, Files, Source, SyntheticSource
+from cgnl.data.sources import CachedSource, FileSource, Source, SyntheticSource
 from cgnl.data.synthetic import SYNTHETIC
 
 
@@ -39,7 +39,7 @@ def same_source(one: Source, other: Source, frames: list[int]) -> bool:
 
 def test_files_reads_pictures(tmp_path):
     truth = [picture(tmp_path / f"{value}.png", value) for value in (5, 200)]
-    source = Files([Sample(tmp_path / "5.png", 3), Sample(tmp_path / "200.png", 1)], "images")
+    source = FileSource([Sample(tmp_path / "5.png", 3), Sample(tmp_path / "200.png", 1)], "images")
     assert len(source) == 2
     assert [source.label(i) for i in range(2)] == [3, 1]
     assert source.name(1) == str(tmp_path / "200.png")
@@ -48,7 +48,7 @@ def test_files_reads_pictures(tmp_path):
 
 def test_files_reads_the_frames_that_are_picked(tmp_path):
     truth = folder_of_frames(tmp_path / "clip", 5)
-    source = Files([Sample(tmp_path / "clip", 0)], "videos")
+    source = FileSource([Sample(tmp_path / "clip", 0)], "videos")
     counted = []
 
     def pick(count: int) -> list[int]:
@@ -62,7 +62,7 @@ def test_files_reads_the_frames_that_are_picked(tmp_path):
 @pytest.mark.parametrize("kind", ["images", "videos"])
 @pytest.mark.parametrize("name", ["gone.png", "gone.mp4", "gone"])
 def test_files_names_a_missing_file(tmp_path, kind, name):
-    source = Files([Sample(tmp_path / name, 0)], kind)
+    source = FileSource([Sample(tmp_path / name, 0)], kind)
     with pytest.raises(UnreadableError) as raised:
         source.read(0, range)
     assert str(raised.value) == f"{tmp_path / name} cannot be read: No such file or directory"
@@ -74,7 +74,7 @@ def test_files_names_a_broken_file(tmp_path, kind):
     path = tmp_path / ("a.png" if kind == "images" else "a.mp4")
     path.write_text("neither a picture nor a video")
     with pytest.raises(UnreadableError, match=f"{path} cannot be read: "):
-        Files([Sample(path, 0)], kind).read(0, range)
+        FileSource([Sample(path, 0)], kind).read(0, range)
 
 
 def test_files_tells_a_folder_that_vanishes_while_it_is_read(tmp_path, monkeypatch):
@@ -85,7 +85,7 @@ def test_files_tells_a_folder_that_vanishes_while_it_is_read(tmp_path, monkeypat
 
     monkeypatch.setattr("cgnl.data.sources.read_frames", lambda path, _: vanish(path))
     with pytest.raises(UnreadableError, match=r"clip cannot be read: No such file or directory$"):
-        Files([Sample(tmp_path / "clip", 0)], "videos").read(0, range)
+        FileSource([Sample(tmp_path / "clip", 0)], "videos").read(0, range)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("parts", "images"), ("relation", "images"), ("actions", "videos")])
@@ -115,13 +115,13 @@ def test_cached_source_counts_its_bytes(tmp_path):
     picture(tmp_path / "a.png", height=6, width=8)
     picture(tmp_path / "b.png", height=3, width=5)
     (tmp_path / "c.png").touch()
-    held = CachedSource(Files([Sample(tmp_path / f"{name}.png", 0) for name in "abc"], "images"), "cpu")
+    held = CachedSource(FileSource([Sample(tmp_path / f"{name}.png", 0) for name in "abc"], "images"), "cpu")
     assert held.bytes == 3 * (6 * 8 + 3 * 5)
 
 
 def test_cached_source_reads_each_sample_once(tmp_path):
     truth = picture(tmp_path / "a.png")
-    held = CachedSource(Files([Sample(tmp_path / "a.png", 0)], "images"), "cpu")
+    held = CachedSource(FileSource([Sample(tmp_path / "a.png", 0)], "images"), "cpu")
     (tmp_path / "a.png").unlink()
     assert torch.equal(held.read(0, range), truth)
 
@@ -129,7 +129,7 @@ def test_cached_source_reads_each_sample_once(tmp_path):
 def test_cached_source_keeps_what_was_unreadable(tmp_path):
     picture(tmp_path / "a.png")
     (tmp_path / "b.png").touch()
-    held = CachedSource(Files([Sample(tmp_path / "a.png", 0), Sample(tmp_path / "b.png", 4)], "images"), "cpu")
+    held = CachedSource(FileSource([Sample(tmp_path / "a.png", 0), Sample(tmp_path / "b.png", 4)], "images"), "cpu")
     assert (len(held), held.label(1)) == (2, 4)
     for _ in range(2):
         with pytest.raises(UnreadableError, match=r"b.png cannot be read: it is empty"):
@@ -137,7 +137,7 @@ def test_cached_source_keeps_what_was_unreadable(tmp_path):
 
 
 def test_cached_source_remembers_nothing_of_those_who_asked_for_an_unreadable_sample(tmp_path):
-    held = CachedSource(Files([Sample(tmp_path / "gone.png", 0)], "images"), "cpu")
+    held = CachedSource(FileSource([Sample(tmp_path / "gone.png", 0)], "images"), "cpu")
 
     def frames() -> int:
         with pytest.raises(UnreadableError) as raised:
@@ -149,11 +149,11 @@ def test_cached_source_remembers_nothing_of_those_who_asked_for_an_unreadable_sa
 
 def test_cached_source_holds_the_same_files_until_they_change(tmp_path):
     picture(tmp_path / "a.png")
-    files = Files([Sample(tmp_path / "a.png", 0)], "images")
+    files = FileSource([Sample(tmp_path / "a.png", 0)], "images")
     held = CachedSource(files, "cpu")
     assert held.holds(files, "cpu")
     assert not held.holds(files, "meta")
-    assert not held.holds(Files([Sample(tmp_path / "b.png", 0)], "images"), "cpu")
+    assert not held.holds(FileSource([Sample(tmp_path / "b.png", 0)], "images"), "cpu")
     picture(tmp_path / "a.png", value=9)
     os.utime(tmp_path / "a.png", (1, 1))
     assert not held.holds(files, "cpu")

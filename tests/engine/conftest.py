@@ -74,6 +74,14 @@ SETTINGS: dict[str, Any] = {
     "name": "run",
 }
 """A run of two epochs of three steps."""
+AUGMENTED: dict[str, Any] = {
+    "data__augment": "rand",
+    "data__jitter": 0.4,
+    "data__erase": 0.5,
+    "data__mixup": 0.2,
+    "data__cutmix": 1.0,
+}
+"""Every augmentation."""
 
 
 @pytest.fixture(autouse=True)
@@ -258,7 +266,7 @@ def write_checkpoint(
 ) -> Path:
     """A checkpoint of a small network with a block behind its stem, and with the weights that ``fill`` gives it."""
     from cgnl.engine.checkpoint import write
-    from cgnl.engine.config import load, plain
+    from cgnl.engine.config import load, to_dict
     from cgnl.engine.network import build_network
 
     video = name.endswith("_video")
@@ -274,7 +282,7 @@ def write_checkpoint(
     fill(network)
     weights = {f"network.{n}": v for n, v in network.state_dict().items()}
     kind = "videos" if video else "images"
-    about = {"config": plain(config), "classes": classes, "kind": kind, "results": {}, "problems": []}
+    about = {"config": to_dict(config), "classes": classes, "kind": kind, "results": {}, "problems": []}
     path.parent.mkdir(exist_ok=True)
     write({"state_dict": weights, "cgnl": about}, path)
     return path

@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from cgnl.engine import train as training
 from cgnl.engine.config import load
 from cgnl.engine.tasks import Images
 from tests.engine.conftest import SETTINGS
+from tests.engine.forks import start, wait
 
 RUN = SETTINGS | {"optim.epochs": 5, "model.dropout": 0.5, "save_every": 1}
 """Fifteen steps and five tests, with a checkpoint after each."""
@@ -150,24 +150,17 @@ def killed(runs: Path, resume: bool, blow: Blow, whole: Undisturbed) -> str | No
 
 def fork(function: Callable[[], object], kill_after: float = math.inf) -> int:
     """Call a function in a fork of this process, which may be killed: how it ended."""
-    child = os.fork()
-    if not child:
-        try:
-            function()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    end = time.perf_counter() + kill_after
-    while kill_after < math.inf:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.perf_counter() >= end:
-            os.kill(child, signal.SIGKILL)
-            break
-        time.sleep(min(0.002, max(0.0, end - time.perf_counter())))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def call() -> None:
+        function()
+
+    child = start(call)
+    status = wait(child, kill_after)
+    if status is None:
+        os.kill(child, signal.SIGKILL)
+        status = wait(child)
+    assert status is not None
+    return status
 
 
 def tell_phases(tell: Callable[[str], None], blow: Blow, whole: Undisturbed) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cgnl.engine.checkpoint import open_trained, read, write
-from cgnl.engine.config import load, plain
+from cgnl.engine.config import load, to_dict
 from tests.engine.conftest import Tiny
 
 CLASSES = ["a", "b", "c"]
@@ -24,7 +24,7 @@ def saved(tmp_path):
 
     def call(name="last.ckpt", network=None, **changes) -> Path:
         network = network or Tiny(3, 0.0)
-        config = plain(load(None, {"model.name": "tiny", "model.block": None}))
+        config = to_dict(load(None, {"model.name": "tiny", "model.block": None}))
         content = {
             "state_dict": {f"network.{n}": v for n, v in network.state_dict().items()},
             "cgnl": {"config": config, "classes": CLASSES, "kind": "images", "results": {}, "problems": []},
@@ -290,7 +290,7 @@ def test_open_trained_refuses_a_description_of_something_else(saved, change, mes
 def test_open_trained_asks_for_no_more_memory_than_the_file_has(saved):
     """A block of a million million weights, in a file of a few thousand."""
     options = {"after": ["conv1"], "block": "cgnl", "options": {"inner_channels": 8 * 10**10}}
-    config = plain(load(None, {"model.name": "tiny", "model.block": None}))
+    config = to_dict(load(None, {"model.name": "tiny", "model.block": None}))
     config["model"] |= options
     path = saved(cgnl={"config": config, "classes": CLASSES, "kind": "images"})
     with pytest.raises(ValueError, match=r"last\.ckpt is of another network: its weights are of a smaller one"):

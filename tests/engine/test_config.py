@@ -17,7 +17,20 @@ from hypothesis import strategies as st
 
 from cgnl import models
 from cgnl.engine import config
-from cgnl.engine.config import Config, Data, Model, Optim, build, keys, load, merge, nested, plain, to_yaml
+from cgnl.engine.config import (
+    Config,
+    Data,
+    Model,
+    Optim,
+    build,
+    dataset_name,
+    load,
+    merge,
+    nest,
+    setting_names,
+    to_dict,
+    to_yaml,
+)
 from cgnl.engine.values import choices
 from cgnl.surgery import BLOCKS
 
@@ -39,7 +52,7 @@ def test_load_reads_a_recipe_and_what_it_extends():
     loaded = load("cub_r50_cgnl1")
     assert loaded.model == Model("resnet50", "cgnl", 1, options={"groups": 8}, weights="IMAGENET1K_V1", dropout=0.5)
     assert loaded.optim == Optim(
-        lr=0.01, batch_size=256, epochs=100, warmup_epochs=10, schedule="step", drops=(31, 61, 81)
+        lr=0.01, batch_size=256, epochs=100, warmup_epochs=10, schedule="step", drops=(31, 61, 81), weight_decay=1e-4
     )
     assert loaded.data == Data(dataset="cub", size=448)
 
@@ -208,7 +221,7 @@ def test_load_refuses_a_misspelt_key(tmp_path, text, name, hint):
 
 def test_load_lists_the_settings_when_none_is_near():
     message = refused(load, None, {"zzzzzz": 1})
-    assert message == f"there is no setting 'zzzzzz'; there is {', '.join(keys())}"
+    assert message == f"there is no setting 'zzzzzz'; there is {', '.join(setting_names())}"
 
 
 @pytest.mark.parametrize(
@@ -217,13 +230,15 @@ def test_load_lists_the_settings_when_none_is_near():
         ("optim.lr", "fast", "float or null"),
         ("optim.lr", True, "float or null"),
         ("optim.lr.x", 1, "float or null"),
-        ("data.size", 64.5, "int"),
-        ("data.size", "large", "int"),
+        ("data.size", 64.5, "int or null"),
+        ("data.size", "large", "int or null"),
         ("data.flip", "perhaps", "bool"),
         ("data.area", [0.5], "tuple[float, float]"),
         ("optim.drops", "never", "tuple[int, ...]"),
         ("optim.schedule", "linear", "one of cosine, step"),
         ("data.cache", "disk", "one of none, gpu"),
+        ("data.augment", "auto", "one of none, trivial, rand"),
+        ("data.mixup", "some", "float"),
         ("precision", "64", "one of auto, 32, bf16, 16"),
     ],
 )
@@ -238,7 +253,9 @@ def test_load_takes_a_precision_that_yaml_read_as_a_number(tmp_path, value):
     assert load(tmp_path / "mine.yaml").precision == str(value)
 
 
-@pytest.mark.parametrize("name", ["optim.epochs", "optim.batch_size", "data.size", "model.blocks", "seed", "data.area"])
+@pytest.mark.parametrize(
+    "name", ["optim.epochs", "optim.batch_size", "data.frames", "model.blocks", "seed", "data.area"]
+)
 def test_load_refuses_nothing_where_a_value_is_needed(name):
     assert name in refused(load, None, {name: None})
 
@@ -312,8 +329,36 @@ def test_load_refuses_a_smoothing_that_is_no_share(value):
     assert refused(load, None, {"optim.label_smoothing": value}).startswith(f"optim.label_smoothing = {value} ")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("jitter", -0.1, "at least 0"),
+        ("jitter", 1.5, "at most 1"),
+        ("erase", 1.01, "at most 1"),
+        ("mixup", -1, "at least 0"),
+        ("mixup", "nan", "float"),
+        ("cutmix", 101, "at most 100"),
+        ("mixup", 1e-8, "0 or at least 0.001"),
+        ("cutmix", 0.0009, "0 or at least 0.001"),
+    ],
+)
+def test_load_refuses_augmentation_out_of_range(name, value, words):
+    message = refused(load, None, {f"data.{name}": value})
+    assert message == f"data.{name} = {float(value)} must be {words}"
+
+
+@pytest.mark.parametrize("recipe", [None, "coco_maskrcnn_r50"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("augment", "trivial"), ("jitter", 0.4), ("erase", 0.25), ("mixup", 0.2), ("cutmix", 1.0)]
+)
+def test_load_refuses_augmentation_of_detectors(recipe, name, value):
+    settings = {f"data.{name}": value} | ({} if recipe else {"data.annotations": "boxes.json"})
+    assert refused(load, recipe, settings).startswith(f"data.{name} = {value} is not possible for detection: ")
+    assert getattr(load(None, {f"data.{name}": value}).data, name) == value
+
+
 EVERYTHING = Config(
-    Data("cub", "birds", holdout=0.1, area=(0.5, 1.0), test_size=32, workers=3, cache="gpu"),
+    Data("cub", "birds", holdout=0.1, area=(0.5, 1.0), test_size=32, workers=3, cache="gpu", augment="rand", mixup=0.2),
     Model("resnet50", None, 5, options={"groups": 4, "norm": "group"}, weights="weights.pth", dropout=0.0),
     Optim(0.5, drops=(1, 2), schedule="step", clip_norm=1.0, ema=0.5),
     name="12",
@@ -332,25 +377,25 @@ def test_to_yaml_is_read_back_as_it_was(tmp_path, settings):
 
 @pytest.mark.parametrize("settings", [Config(), EVERYTHING], ids=["defaults", "everything"])
 def test_plain_can_be_written_as_json(settings):
-    assert build(json.loads(json.dumps(plain(settings)))) == settings
+    assert build(json.loads(json.dumps(to_dict(settings)))) == settings
 
 
 def test_plain_names_every_setting():
-    assert plain(EVERYTHING)["data"]["area"] == [0.5, 1.0]
-    tree = plain(EVERYTHING)
+    assert to_dict(EVERYTHING)["data"]["area"] == [0.5, 1.0]
+    tree = to_dict(EVERYTHING)
     names = [n if not isinstance(v, dict) else [f"{n}.{k}" for k in v] for n, v in tree.items()]
-    assert sorted(n for part in names for n in ([part] if isinstance(part, str) else part)) == sorted(keys())
+    assert sorted(n for part in names for n in ([part] if isinstance(part, str) else part)) == sorted(setting_names())
 
 
 def test_keys_are_dotted_names():
-    assert {"seed", "name", "optim.lr", "data.root", "model.options"} <= set(keys())
-    assert not {"data", "model", "optim"} & set(keys())
-    assert len(keys()) == len(set(keys()))
+    assert {"seed", "name", "optim.lr", "data.root", "model.options"} <= set(setting_names())
+    assert not {"data", "model", "optim"} & set(setting_names())
+    assert len(setting_names()) == len(set(setting_names()))
 
 
 def test_keys_of_a_type():
     switches = {"channels_last", "compile", "sync_batchnorm", "deterministic", "tensorboard"}
-    assert set(keys(bool)) == switches | {"data.flip", "optim.nesterov"}
+    assert set(setting_names(bool)) == switches | {"data.flip", "optim.nesterov", "optim.decay_norms"}
 
 
 def test_merge_goes_into_groups_and_changes_nothing():
@@ -360,7 +405,7 @@ def test_merge_goes_into_groups_and_changes_nothing():
 
 
 def test_nested_makes_groups_of_dotted_names():
-    assert nested({"a.b.c": 1, "a.b.d": 2, "a": {"e": 3}, "f": 4}) == {"a": {"b": {"c": 1, "d": 2}, "e": 3}, "f": 4}
+    assert nest({"a.b.c": 1, "a.b.d": 2, "a": {"e": 3}, "f": 4}) == {"a": {"b": {"c": 1, "d": 2}, "e": 3}, "f": 4}
 
 
 def test_recipes_leaves_out_what_is_only_extended():
@@ -406,7 +451,7 @@ def test_load_refuses_options_that_are_no_yaml():
     assert "model.options.groups = [1 is not YAML" in refused(load, None, {"model.options.groups": "[1"})
 
 
-NAMES = st.sampled_from([*keys(), "data", "model", "x", "model.options.groups"])
+NAMES = st.sampled_from([*setting_names(), "data", "model", "x", "model.options.groups"])
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({"a": 1})
 
 
@@ -454,7 +499,7 @@ def test_choices_of_options_are_taken_by_the_block(block, option, value):
         ({"model.options.groups": "0"}, "model.options.groups = 0 must be more than 0"),
         ({"model.options": "{norm: layer}"}, "model.options.norm = layer must be one of batch, group or null"),
         ({"model.block": "nl", "model.options.groups": 4}, "model.options.groups .*block nl; there is model.options"),
-        ({"optim.optimizer": "adam"}, "'optim.optimizer'; there is optim.lr, "),
+        ({"optim.solver": "adam"}, "'optim.solver'; there is optim.lr, "),
     ],
     ids=str,
 )
@@ -492,3 +537,16 @@ def test_check_overrides_leaves_open_what_depends_on_the_recipe():
     config.check_overrides({"model.options.subsample": "true", "optim.lr": "0.1"})
     assert "optim.lr" in refused(config.check_overrides, {"optim.lr": "fast"})
     assert "model.name" in refused(config.check_overrides, {"model.name": "resnet5"})
+
+
+@pytest.mark.parametrize("balance", ["weights", "sampling"])
+@pytest.mark.parametrize("given", [{"data.dataset": "coco"}, {"data.annotations": "a.json"}])
+def test_load_refuses_balance_for_detectors(balance, given):
+    assert refused(load, None, {"data.balance": balance, **given}).startswith(
+        f"data.balance = {balance} is not possible"
+    )
+
+
+def test_load_takes_labels_for_a_csv_file_alone():
+    assert dataset_name(load(None, {"data.labels": "a.csv", "data.root": "x"}).data) == "csv"
+    assert refused(load, None, {"data.labels": "a.csv", "data.dataset": "cub"}).startswith("data.labels = a.csv is for")

@@ -7,10 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from cgnl.data.loading import EvalSet, Place, TrainSet
+from cgnl.data.augment import Augmentation
+from cgnl.data.loading import EpochSample, EvalSet, TrainSet
 from cgnl.data.synthetic import SYNTHETIC
-from cgnl.engine.config import Config, Data, build, plain
+from cgnl.engine.config import Config, Data, build, to_dict
 from cgnl.engine.datasets import (
+    augmentation_in_training,
     dataset_name,
     decided,
     open_dataset,
@@ -184,7 +186,7 @@ def test_views_of_embedded_pictures_are_as_drawn(given):
     data = Data(dataset="parts" if given else None, samples=8)
     dataset = open_dataset(data)
     truth = SYNTHETIC["parts"][1]
-    item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[Place(2, 5)]
+    item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[EpochSample(2, 5)]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(0, 5).pixels)
     item = EvalSet(dataset.test, view_in_test(data, "images"))[1]
@@ -197,12 +199,18 @@ def test_views_of_embedded_clips_are_as_drawn(full):
     data = Data(dataset="actions", samples=8)
     dataset = open_dataset(data)
     truth = SYNTHETIC["actions"][1]
-    item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[Place(2, 5)]
+    item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[EpochSample(2, 5)]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(0, 5).pixels)
     item = EvalSet(dataset.test, view_in_test(data, "videos", full))[1]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(1, 1).pixels[None])
+
+
+def test_augmentation_in_training_takes_the_settings():
+    assert augmentation_in_training(Data(), 5) == Augmentation(classes=5)
+    data = Data(augment="trivial", jitter=0.1, erase=0.2, mixup=0.3, cutmix=0.4)
+    assert augmentation_in_training(data, 5) == Augmentation("trivial", 0.1, 0.2, 0.3, 0.4, 5)
 
 
 def test_view_in_training_takes_the_settings():
@@ -264,7 +272,7 @@ def test_view_in_test_refuses_a_crop_that_cannot_fit(data, kind):
 )
 def test_short_side_in_test_follows_the_size(data, side):
     assert short_side_in_test(data) == decided(data).test_short_side == side
-    assert build(plain(Config(data=decided(data)))).data.test_short_side == side
+    assert build(to_dict(Config(data=decided(data)))).data.test_short_side == side
 
 
 @pytest.mark.parametrize("kind", ["images", "videos"])

@@ -1,5 +1,6 @@
 """The folder of a run: which one it is, and what may be other when a run goes on."""
 
+import errno
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from cgnl.engine.config import load, plain, to_yaml
+from cgnl.engine.config import load, to_dict, to_yaml
 from cgnl.engine.datasets import short_side_in_test
 from cgnl.engine.distributed import FOLDER
 from cgnl.engine.folder import (
@@ -172,6 +173,17 @@ def test_take_folder_refuses_a_run_under_way(taking, monkeypatch, launched):
         assert again == folder
 
 
+def test_take_folder_does_not_need_to_say_who_has_it(taking, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with taking() as folder:
+        (folder / "config.yaml").touch()
+        with pytest.raises(ValueError, match="is being trained by another process"), taking(resume=True):
+            pass
+
+
 def test_take_folder_is_for_rank_zero(taking, monkeypatch):
     with taking() as folder:
         monkeypatch.setenv("RANK", "1")
@@ -203,6 +215,7 @@ FREE = {
     "test_every": 5,
     "save_every": 7,
     "tensorboard": True,
+    "logger": "wandb",
     "data.root": "elsewhere",
     "data.lists": "elsewhere",
     "data.workers": 3,
@@ -218,6 +231,8 @@ FIXED = {
     "data.samples": 7,
     "data.area": [0.5, 1.0],
     "data.flip": False,
+    "data.augment": "rand",
+    "data.mixup": 0.2,
     "model.name": "resnet50",
     "model.block": None,
     "model.options": {"groups": 2},
@@ -233,19 +248,19 @@ FIXED = {
 
 @pytest.mark.parametrize("setting", FREE)
 def test_check_same_lets_a_run_go_on_elsewhere(setting, tmp_path):
-    check_same(load("parts", {setting: FREE[setting]}), {"cgnl": {"config": plain(load("parts"))}}, tmp_path)
+    check_same(load("parts", {setting: FREE[setting]}), {"cgnl": {"config": to_dict(load("parts"))}}, tmp_path)
 
 
 def test_check_same_lets_a_run_have_more_epochs(tmp_path):
     begun, now = load("parts", {"optim.epochs": 2}), load("parts", {"optim.epochs": 3})
-    check_same(now, {"cgnl": {"config": plain(begun)}}, tmp_path)
+    check_same(now, {"cgnl": {"config": to_dict(begun)}}, tmp_path)
 
 
 @pytest.mark.parametrize("setting", FIXED)
 def test_check_same_names_the_setting_that_is_another(setting, tmp_path):
     begun = load("parts", {setting: FIXED[setting]})
     with pytest.raises(ValueError, match=rf"last\.ckpt was begun with {setting} = .*, not ") as error:
-        check_same(load("parts"), {"cgnl": {"config": plain(begun)}}, tmp_path / "last.ckpt")
+        check_same(load("parts"), {"cgnl": {"config": to_dict(begun)}}, tmp_path / "last.ckpt")
     assert "\n" not in str(error.value)
 
 
@@ -254,15 +269,15 @@ def test_check_same_takes_a_default_for_its_number(tmp_path, recipe):
     side = short_side_in_test(load(recipe).data)
     open_, given = (load(recipe, {"data.test_short_side": value}) for value in (None, side))
     for begun, now in ((given, open_), (open_, given)):
-        check_same(now, {"cgnl": {"config": plain(begun)}}, tmp_path)
+        check_same(now, {"cgnl": {"config": to_dict(begun)}}, tmp_path)
     other = load(recipe, {"data.test_short_side": side + 1})
     with pytest.raises(ValueError, match=rf"data\.test_short_side = {side + 1}, not {side}"):
-        check_same(open_, {"cgnl": {"config": plain(other)}}, tmp_path)
+        check_same(open_, {"cgnl": {"config": to_dict(other)}}, tmp_path)
 
 
 def test_check_same_accepts_a_checkpoint_as_it_is_read_back(tmp_path):
     config = load("cub_r50_cgnl1", {"model.options": {"groups": 4}})
-    torch.save(plain(config), tmp_path / "config")
+    torch.save(to_dict(config), tmp_path / "config")
     check_same(config, {"cgnl": {"config": torch.load(tmp_path / "config", weights_only=True)}}, tmp_path)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
-from cgnl.engine.schedule import parameter_groups
+from cgnl.engine.optimizer import parameter_groups
 from cgnl.heads import KINDS, second_order_pools
 from tests.engine.conftest import options, write_pictures
 

@@ -6,6 +6,8 @@ import shutil
 import pytest
 import torch
 
+from tests.engine import kills
+from tests.engine.conftest import AUGMENTED
 from tests.engine.kills import (
     MOMENTS,
     SLOWER,
@@ -22,14 +24,17 @@ from tests.engine.kills import (
 
 
 @pytest.fixture
-def whole(tmp_path):
+def whole(tmp_path, monkeypatch, request):
     """A run nobody disturbs, on one thread: forks have no others."""
+    more = {name.replace("__", "."): value for name, value in getattr(request, "param", {}).items()}
+    monkeypatch.setattr(kills, "RUN", kills.RUN | more)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield undisturbed(tmp_path)
     torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("whole", [{}, AUGMENTED], indirect=True, ids=["plain", "augmented"])
 def test_runs_that_are_killed_end_like_others(whole, tmp_path):
     figures = Figures()
     for number in range(6):

@@ -19,7 +19,7 @@ from cgnl.engine.network import build_network
 from cgnl.engine.nonfinite import Snapshot, Watch, find_cause, first_nonfinite, is_finite
 from cgnl.engine.tasks import Images
 from cgnl.models import NETWORKS
-from tests.engine.conftest import SETTINGS, Tiny, normalized, options, same, table, weights
+from tests.engine.conftest import AUGMENTED, SETTINGS, Tiny, normalized, options, same, table, weights
 
 NAN, INF = math.nan, math.inf
 CPU = torch.device("cpu")
@@ -243,6 +243,22 @@ def test_stop_names_step_and_module(trap, cgnl, tmp_path, accumulate):
     saved = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
     assert saved["global_step"] == 3
     assert all(value.isfinite().all() for value in saved["state_dict"].values())
+
+
+def test_cause_is_sought_in_the_batch_as_it_was_augmented(trap, run, monkeypatch):
+    trap(4)
+    seen, loss = [], Images.loss
+
+    def record(self, model, batch):
+        seen.append((torch.initial_seed(), batch.pixels.clone(), batch.labels.clone()))
+        return loss(self, model, batch)
+
+    monkeypatch.setattr(Images, "loss", record)
+    with pytest.raises(ValueError, match=r"step 5: .*first module whose output is not finite is norm1\.1"):
+        run(**AUGMENTED)
+    (_, pixels, labels), *again = [one for one in seen if one[0] == generator(0, 4, 0).initial_seed()]
+    assert (labels.ndim, len(again) > 0) == (2, True)
+    assert all(torch.equal(one[1], pixels) and torch.equal(one[2], labels) for one in again)
 
 
 def test_stop_names_a_gradient(trap, run):

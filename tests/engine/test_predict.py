@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from cgnl.data.sources import FileSource
 from cgnl.engine.checkpoint import open_trained, write
-from cgnl.engine.config import load, nested, plain
-from cgnl.engine.predict import find, predictions
+from cgnl.engine.config import load, nest, to_dict
+from cgnl.engine.predict import find_samples, predict_samples
 from tests.engine.conftest import (
     PICTURES,
     VIDEOS,
@@ -30,7 +31,7 @@ CLASSES = ["finch", "gull", "owl", "wren", "crow", "tern"]
 
 def checkpoint(path: Path, network: torch.nn.Module, kind: str, name: str, settings: dict) -> Path:
     given = {n.replace("__", "."): v for n, v in settings.items()} | {"model.name": name, "model.block": None}
-    config = plain(load(None, nested({**given, "data.dataset": "folder", "data.root": "gone"})))
+    config = to_dict(load(None, nest({**given, "data.dataset": "folder", "data.root": "gone"})))
     weights = {f"network.{n}": v for n, v in network.state_dict().items()}
     about = {"config": config, "classes": CLASSES, "kind": kind, "results": {}, "problems": []}
     write({"state_dict": weights, "cgnl": about}, path)
@@ -223,13 +224,13 @@ def test_predict_names_a_missing_checkpoint(cgnl, tmp_path):
 @pytest.mark.parametrize("kind", ["images", "videos"])
 def test_find_says_that_a_folder_is_empty(tmp_path, kind):
     with pytest.raises(ValueError, match=f"{tmp_path} holds no {'pictures' if kind == 'images' else 'videos'}"):
-        find([tmp_path], kind)
+        find_samples([tmp_path], kind)
 
 
 def test_find_leaves_hidden_files_out(tmp_path):
     files = write_pictures(tmp_path / "data", "a", 1)
     files[0].with_name("._0.png").write_bytes(b"")
-    assert find([tmp_path / "data"], "images") == files
+    assert find_samples([tmp_path / "data"], "images") == files
 
 
 def test_predict_of_a_trained_network_knows_its_classes(run, cgnl, tmp_path):
@@ -257,6 +258,7 @@ def test_predict_of_a_network_of_embedded_pictures_takes_files(run, cgnl, tmp_pa
 def test_predictions_do_not_depend_on_one_another(pictures, tmp_path):
     files = write_pictures(tmp_path / "data", "ab", 4)
     trained = open_trained(pictures)
-    together = list(predictions(trained, files, top=6))
-    alone = [next(predictions(trained, [file], top=6)) for file in files]
+    sources = [FileSource.of_files(some, trained.kind) for some in (files, *([file] for file in files))]
+    together, *alone = (list(predict_samples(trained, source, top=6)) for source in sources)
+    alone = [one for (one,) in alone]
     assert together == alone

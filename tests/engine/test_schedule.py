@@ -2,10 +2,8 @@ import itertools
 
 import pytest
 
-from cgnl.engine.config import Optim, load
-from cgnl.engine.schedule import factor, make_optimizer, peak, set_lr, total_epochs
-from cgnl.models import create_model
-from tests.engine.conftest import Tiny
+from cgnl.engine.config import Optim
+from cgnl.engine.schedule import factor, peak, total_epochs
 
 STEPS = 5
 RELEASED = Optim(lr=0.01, batch_size=256, epochs=100, warmup_epochs=10, schedule="step", drops=(31, 61, 81))
@@ -66,30 +64,11 @@ def test_peak_is_smaller_from_trained_weights_unless_given(rate, pretrained, exp
     assert peak(Optim(lr=rate), 256, pretrained) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("pretrained", "expected"), [(True, 1e-4), (False, 5e-4)])
+def test_peak_of_adamw_is_smaller(pretrained, expected):
+    assert peak(Optim(optimizer="adamw"), 256, pretrained) == pytest.approx(expected)
+    assert peak(Optim(optimizer="adamw"), 256, pretrained, default=0.32) == pytest.approx(expected)
+
+
 def test_total_epochs_counts_the_warm_up():
     assert total_epochs(RELEASED) == 110
-
-
-def test_make_optimizer_follows_the_settings():
-    given = {"optim.momentum": 0.8, "optim.weight_decay": 0.01, "optim.nesterov": True, "optim.warmup_epochs": 1}
-    optim = load(None, given).optim
-    optimizer = make_optimizer(Tiny(3, 0.0), optim, lr=0.25)
-    set_lr(optimizer, optim, steps_per_epoch=4, step=0)
-    (group,) = optimizer.param_groups
-    assert (group["momentum"], group["weight_decay"], group["nesterov"]) == (0.8, 0.01, True)
-    assert group["lr"] == pytest.approx(0.25 / 5)  # the first of four steps of warm-up
-
-
-def test_make_optimizer_gives_new_layers_a_rate_of_their_own():
-    network = create_model("resnet18", block="cgnl", num_classes=5)
-    optim = load(None, {"optim.new_layers": 10, "optim.warmup_epochs": 0}).optim
-    optimizer = make_optimizer(network, optim, lr=0.02)
-    set_lr(optimizer, optim, steps_per_epoch=4, step=0)
-    old, new = optimizer.param_groups
-    assert (old["lr"], new["lr"]) == (pytest.approx(0.02), pytest.approx(0.2))
-    names = {p: name for name, p in network.named_parameters()}
-    assert {names[p].rpartition(".")[0] for p in new["params"]} == {
-        "fc",
-        *(f"layer3.0_cgnl.{part}" for part in ("theta", "phi", "g", "z", "norm")),
-    }
-    assert len(old["params"]) + len(new["params"]) == len(names)

@@ -1,6 +1,5 @@
 """Runs from beginning to end: what they leave, and that one which was stopped ends as if it had not been."""
 
-import dataclasses
 import itertools
 import json
 import math
@@ -19,11 +18,12 @@ import torch
 from cgnl.commands.data import data as data_command
 from cgnl.engine import loop
 from cgnl.engine.config import load, read_recipe
-from cgnl.engine.datasets import decided, open_dataset
+from cgnl.engine.datasets import open_dataset, with_defaults
 from cgnl.engine.loop import Loop
 from cgnl.engine.tasks import Images
 from cgnl.engine.train import fitting_batch, resolved, train
 from tests.engine.conftest import (
+    AUGMENTED,
     PICTURES,
     SETTINGS,
     Death,
@@ -41,11 +41,14 @@ VARIANTS = {
     "plain": {},
     "accumulate": {"optim__accumulate": 2},
     "ema": {"optim__ema": 0.9},
+    "adamw": {"optim__optimizer": "adamw", "optim__lr": 0.01, "optim__layer_decay": 0.7, "optim__decay_norms": False},
+    "frozen": {"optim__freeze": ["conv1", "norm1"], "optim__ema": 0.5},
     "test_every": {"test_every": 2},
     "last epoch without a test in between": {"test_every": 2, "optim__epochs": 1, "optim__warmup_epochs": 2},
     "workers": {"data__workers": 1},
     "ema and accumulate": {"optim__ema": 0.9, "optim__accumulate": 2, "optim__clip_norm": 0.5},
     "patience": {"patience": 1, "optim__epochs": 4, "optim__lr": 1e-6},
+    "augmented": {**AUGMENTED, "optim__label_smoothing": 0.1},
 }
 RESUMABLE = {"save_every": 2, "model__dropout": 0.5}
 
@@ -186,7 +189,7 @@ def test_train_leaves_a_folder_with_everything(run):
     result = run()
     names = {path.name for path in result.folder.iterdir()}
     wanted = {"config.yaml", "metrics.csv", "best.ckpt", "last.ckpt", "log.txt", "environment.json", "results.json"}
-    assert names == wanted | {"predictions.csv"}
+    assert names == wanted | {"predictions.csv", "classes.csv", "confusion.csv"}
 
 
 def test_train_writes_its_settings_as_a_recipe(run, tmp_path):
@@ -196,7 +199,7 @@ def test_train_writes_its_settings_as_a_recipe(run, tmp_path):
         "parts",
         {**SETTINGS, "runs": str(tmp_path), "optim.drops": [1, 2], "data.area": [0.5, 1.0], "optim.ema": 0.5},
     )
-    assert again == dataclasses.replace(given, data=decided(given.data))
+    assert again == with_defaults(given)
     second = run(recipe=str(folder / "config.yaml"), optim__drops=[1, 2], optim__ema=0.5)
     assert same(weights(folder / "last.ckpt"), weights(second.folder / "last.ckpt"))
 
@@ -496,6 +499,15 @@ def test_train_is_the_same_each_time(run, tmp_path):
     assert_same_run(one, other)
 
 
+def test_train_augments_alike_from_a_cache(run, tmp_path):
+    plain, one, other = (
+        weights(run(runs=tmp_path / f"{n}", optim__epochs=1, **settings).folder / "last.ckpt")
+        for n, settings in enumerate([{}, AUGMENTED, {**AUGMENTED, "data__cache": "gpu"}])  # here the memory of the CPU
+    )
+    assert same(one, other)
+    assert not same(plain, one)
+
+
 def test_train_depends_on_the_seed(run, tmp_path):
     one, other = run(runs=tmp_path / "1"), run(runs=tmp_path / "2", seed=1)
     assert not same(weights(one.folder / "last.ckpt"), weights(other.folder / "last.ckpt"))
@@ -537,6 +549,16 @@ def test_resolved_refuses_an_empty_class_as_data_check_does(tmp_path, limit):
         data_command("check", str(tmp_path / "only"))
 
 
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_resolved_refuses_to_mix_a_single_sample(name):
+    settings = {f"data.{name}": 0.4, "optim.batch_size": 4, "optim.accumulate": 4}
+    config = load("parts", settings)
+    with pytest.raises(ValueError, match=rf"^data\.{name} = 0\.4 needs at least two samples at a time"):
+        resolved(config, open_dataset(config.data))
+    config = load("parts", settings | {"optim.accumulate": 2})
+    assert getattr(resolved(config, open_dataset(config.data)).data, name) == 0.4
+
+
 def test_resolved_names_a_run_by_dataset_network_and_block():
     config = load("parts", {"model.name": None})
     assert resolved(config, open_dataset(config.data)).name == "parts_resnet18_cgnl1"
@@ -576,3 +598,17 @@ def test_train_resume_refuses_a_folder_whose_files_have_changed(run, tmp_path):
     next((tmp_path / "data" / "train").rglob("*.*")).unlink()
     with pytest.raises(ValueError, match=r"last\.ckpt was begun with \[\d+, \d+\] samples"):
         run(resume=True, **settings)
+
+
+def test_train_stops_if_nothing_of_a_class_can_be_read(run, tmp_path):
+    write_pictures(tmp_path / "data", "abc", 5)
+    for file in (tmp_path / "data" / "b").iterdir():
+        file.write_bytes(b"no picture")
+    settings = {
+        "data__dataset": "folder",
+        "data__root": str(tmp_path / "data"),
+        "data__size": 32,
+        "optim__batch_size": 4,
+    }
+    with pytest.raises(ValueError, match="no training sample of class b can be read"):
+        run(recipe=None, **settings)

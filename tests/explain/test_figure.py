@@ -1,5 +1,6 @@
 """What is drawn is where the map says."""
 
+import errno
 import itertools
 from dataclasses import replace
 
@@ -8,14 +9,28 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import nn
 
 import cgnl
 from cgnl.data.transforms import Box
-from cgnl.engine.inputs import FileInput, whole_input
 from cgnl.explain import Map, attention
-from cgnl.explain.figure import FADED, LARGEST, Row, draw, fit, frames, outline, paint, shrink, with_border, write_video
+from cgnl.explain.figure import (
+    FADED,
+    LARGEST,
+    Row,
+    draw,
+    fit,
+    frames,
+    outline,
+    paint,
+    save,
+    shrink,
+    with_border,
+    write_video,
+)
+from cgnl.explain.inputs import FileInput, whole_input
 from cgnl.explain.verdict import Verdict
 
 
@@ -193,3 +208,19 @@ def test_frames_are_all_frames_with_every_map(tmp_path):
     assert (len(back), back[0].shape) == (4, (18 + height, 5 * width, 3))
     inside = torch.from_numpy(back[1])[40:200, 20:260].float()
     assert inside.mean() == pytest.approx(100, abs=4)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.pdf", "a.svg", "a.JPG"])
+def test_save_leaves_nothing_on_a_full_disk(tmp_path, monkeypatch, name):
+    figure = Figure(figsize=(1, 1))
+    save(figure, tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=rf"{name} cannot be written: No space left"):
+        save(figure, tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == before

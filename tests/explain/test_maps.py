@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import cgnl
-from cgnl.explain import Map, attention, blocks_of, grad_cam, unit_range
-from cgnl.explain.maps import patched
+from cgnl.explain import Map, attention, find_blocks, grad_cam, unit_range
+from cgnl.explain.maps import as_grid, patched
 from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Taylor
 from tests.conftest import EXACT, relative_error
 
@@ -222,7 +222,7 @@ def test_attention_removes_its_hook_when_the_network_fails():
 
 def test_attention_of_a_named_block_or_the_last():
     model = Halving(2, cgnl.CGNL(8, 4, groups=2), nn.ReLU(), cgnl.NonLocal(8, 4))
-    assert list(blocks_of(model)) == ["blocks.0", "blocks.2"]
+    assert list(find_blocks(model)) == ["blocks.0", "blocks.2"]
     x = torch.randn(1, 3, 8, 12)
     assert attention(model, x, AT[2]).block == "blocks.2"
     assert attention(model, x, AT[2], "blocks.0").groups == 2
@@ -365,3 +365,24 @@ def test_patched_restores_what_there_was():
         assert (block.backend, block.factors) == ("auto", len)
     assert block.backend == "reference"
     assert "factors" not in vars(block)
+
+
+def test_tokens_are_drawn_as_the_grid_that_they_are():
+    torch.manual_seed(0)
+    model = cgnl.create_model("timm/vit_tiny_patch16_224", block="cgnl", groups=4, num_classes=3, zero_init=False)
+    found = attention(model, torch.randn(1, 3, 224, 224), at=(40, 200))
+    assert found.theta.shape[1:] == found.maps.shape[2:] == (14, 14)
+    assert found.position == (12, 2)
+    row = found.theta[found.references[0], 12, 2] * found.phi[: found.maps.shape[1]]
+    torch.testing.assert_close(found.maps[0], row)
+    assert grad_cam(model, torch.randn(1, 3, 224, 224)).shape == (14, 14)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sizes", "shape"),
+    [(6, (32, 48), (2, 3)), (5, (32, 32), (5,)), (8, (32, 32), (8,)), (4, (8,), (4,)), (1, (16, 16), (1, 1))],
+)
+def test_as_grid_needs_square_patches(tokens, sizes, shape):
+    values = torch.arange(2 * tokens).view(2, tokens)
+    assert as_grid(values, sizes).shape == (2, *shape)
+    assert torch.equal(as_grid(values, sizes).flatten(), values.flatten())

@@ -1,7 +1,6 @@
 """The sentence on whether a block is used says what is measured."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ import cgnl
 from cgnl.explain.verdict import (
     ADVICE,
     Verdict,
-    compare_without,
     fingerprint,
     quick_verdict,
     read_verdict,
@@ -50,17 +48,6 @@ def test_quick_verdict_measures_the_median_and_the_changes():
     assert not model[1]._forward_hooks
 
 
-def test_quick_verdict_of_a_test_loader_averages_over_views():
-    model, pixels = network(), torch.randint(0, 256, (6, 3, 3, 8, 8), dtype=torch.uint8)  # [B, views, ...]
-    batches = [SimpleNamespace(pixels=part, labels=torch.zeros(len(part))) for part in (*pixels.split(4), pixels[:0])]
-    found = quick_verdict(model, batches)
-    mean, std = (torch.tensor(v)[:, None, None] for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-    x = (pixels.flatten(0, 1) / 255 - mean) / std
-    model.eval()
-    with_block, without = (m.softmax(1).view(6, 3, 5).mean(1).argmax(1) for m in (model(x), model[2:](model[0](x))))
-    assert (found.changed, found.samples) == (int((with_block != without).sum()), 6)
-
-
 def test_untrained_block_is_not_used():
     found = quick_verdict(network(zero_init=True), [torch.randn(4, 3, 8, 8)])
     assert found == Verdict({"1": 0.0}, 0, 4)
@@ -69,7 +56,7 @@ def test_untrained_block_is_not_used():
 
 def test_network_without_blocks_has_no_verdict():
     with pytest.raises(ValueError, match="no NL or CGNL block"):
-        compare_without(nn.Linear(2, 2), list)
+        quick_verdict(nn.Linear(2, 2), [])
 
 
 @pytest.mark.parametrize(

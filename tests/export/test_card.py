@@ -6,12 +6,12 @@ import pytest
 
 from cgnl.engine.checkpoint import open_trained
 from cgnl.export import card
-from cgnl.export.card import card_of, own_size
+from cgnl.export.card import make_card, own_size
 from tests.export.conftest import CLASSES
 
 
 def test_card_names_the_input_and_the_classes_but_no_folder(checkpoint):
-    found = card_of(open_trained(checkpoint()))
+    found = make_card(open_trained(checkpoint()))
     assert (found["kind"], found["classes"]) == ("images", CLASSES)
     assert found["preprocessing"]["input"].endswith("[batch, 3, height, width]")
     assert found["preprocessing"]["crop"] == 32
@@ -20,7 +20,7 @@ def test_card_names_the_input_and_the_classes_but_no_folder(checkpoint):
 
 
 def test_card_of_clips_names_frames(checkpoint):
-    found = card_of(open_trained(checkpoint("small_video", "nl")))
+    found = make_card(open_trained(checkpoint("small_video", "nl")))
     assert found["preprocessing"]["input"].endswith("[batch, 3, frames, height, width]")
     assert {"frames", "stride", "clips", "crops"} < found["preprocessing"].keys()
 

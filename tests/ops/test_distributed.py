@@ -1,7 +1,5 @@
 """Inputs split over two real processes by position, against the whole in one."""
 
-from datetime import timedelta
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,6 +8,7 @@ from torch.multiprocessing.spawn import spawn
 from cgnl.kernels import Dot, EmbeddedGaussian, GaussianRBF, Kernel, Taylor
 from cgnl.ops import compact_generalized_non_local
 from tests.conftest import EXACT, relative_error
+from tests.ranks import connect_two
 
 BATCH, GROUPS, ORDER = 2, 2, 3
 SUMS = BATCH * GROUPS
@@ -56,9 +55,7 @@ def attend(kernel, options, tensors, process_group=None):
 
 def work(rank: int, folder: str) -> None:
     """One process: run every case on its own columns, write results and the size of each message."""
-    torch.set_num_threads(1)
-    limit = timedelta(seconds=60)
-    dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=limit)
+    connect_two(rank, folder)
     messages, all_reduce = [], dist.all_reduce
 
     def counted(tensor, *args, **kwargs):
@@ -74,7 +71,6 @@ def work(rank: int, folder: str) -> None:
         results[name] = [y, *backward()], forward_messages, messages[len(forward_messages) :]
         messages.clear()
     torch.save(results, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

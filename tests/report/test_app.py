@@ -22,7 +22,7 @@ from cgnl.cli import main
 from cgnl.data.images import to_image
 from cgnl.data.synthetic import PARTS, parts
 from cgnl.engine.checkpoint import write
-from cgnl.engine.config import load, plain
+from cgnl.engine.config import load, to_dict
 from cgnl.engine.network import build_network
 from cgnl.report.app import write_cached
 from tests.engine.conftest import read_picture
@@ -50,7 +50,7 @@ def write_checkpoint(path: Path, **options: Any) -> str:
             nn.init.normal_(module.weight, std=0.3)
     weights = {f"network.{name}": value for name, value in network.state_dict().items()}
     path.parent.mkdir()
-    write({"state_dict": weights, "cgnl": {"config": plain(config), "classes": list(PARTS), "kind": "images"}}, path)
+    write({"state_dict": weights, "cgnl": {"config": to_dict(config), "classes": list(PARTS), "kind": "images"}}, path)
     return str(path)
 
 
@@ -346,7 +346,7 @@ def test_server_listens_on_the_loopback_address_alone(served):
         (["nowhere.ckpt"], "there is no file nowhere.ckpt"),
         ([], "checkpoint is missing"),
         (["a.ckpt", "--port", "abc"], "port = abc must be int or null"),
-        (["a.ckpt", "--port", "70000"], "port = 70000 must be from 1 to 65535"),
+        (["a.ckpt", "--port", "70000"], "port = 70000 must be at most 65,535"),
         (["a.ckpt", "--prot", "1"], "there is no option 'prot'; did you mean port?"),
     ],
 )

@@ -11,8 +11,8 @@ from cgnl.data.synthetic import SYNTHETIC
 from cgnl.data.transforms import network_input
 from cgnl.engine.checkpoint import Trained
 from cgnl.engine.config import load
-from cgnl.engine.inputs import read_input
 from cgnl.explain.figure import DIMMED
+from cgnl.explain.inputs import read_input
 from cgnl.explain.verdict import Verdict, fingerprint, save_verdict
 from cgnl.report import page
 from tests.engine.conftest import read_picture, write_frame_folders, write_pictures
@@ -176,7 +176,7 @@ def test_look_at_names_a_bad_file_by_its_name_alone(checkpoint, tmp_path):
 
 
 def test_look_refuses_more_pixels_than_it_takes(looked, monkeypatch):
-    monkeypatch.setattr(page, "AS_THEY_ARE", 31)
+    monkeypatch.setattr(page, "MAX_UNCROPPED_SIDE", 31)
     with pytest.raises(ValueError, match="32 x 32 pixels are more than the page takes, 31 x 31"):
         page.look(looked.network, looked.seen)
 

@@ -1,11 +1,11 @@
 import pytest
 import torch
-from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
+from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from cgnl.engine.predictions import Prediction
 from cgnl.report import sections
 from cgnl.report.run import read_run
-from cgnl.report.sections import count_right, find_confusions
+from cgnl.report.sections import find_confusions
 
 from .conftest import ANSWERS, RESULTS, ROWS
 
@@ -24,15 +24,6 @@ def some(count: int = 200) -> tuple[list[Prediction], torch.Tensor, torch.Tensor
     return [Prediction(i, NAMES[a], NAMES[b], s) for i, (a, b, s) in enumerate(pairs)], labels, predicted
 
 
-def test_classes_agree_with_torchmetrics():
-    predictions, labels, predicted = some()
-    shares = {name: right / of for name, (right, of) in count_right(predictions).items()}
-    expected = multiclass_accuracy(predicted, labels, 4, average="none")
-    assert torch.allclose(torch.tensor([shares[name] for name in NAMES]), expected)
-    assert list(shares.values()) == sorted(shares.values())
-    assert sum(of for _, of in count_right(predictions).values()) == 200
-
-
 def test_confusions_agree_with_torchmetrics():
     predictions, labels, predicted = some()
     matrix = multiclass_confusion_matrix(predicted, labels, 4)
@@ -46,30 +37,9 @@ def test_confusions_agree_with_torchmetrics():
         assert [p.score for p in c.predictions] == sorted((p.score for p in c.predictions), reverse=True)
 
 
-def test_matrix_counts_every_pair():
-    predictions, labels, predicted = some()
-    matrix = sections.count_matrix(predictions)
-    assert matrix is not None
-    assert matrix["names"] == list(NAMES)
-    expected = multiclass_confusion_matrix(predicted, labels, 4)
-    assert [[matrix["counts"][row, column] for column in NAMES] for row in NAMES] == expected.tolist()
-    assert [matrix["totals"][name] for name in NAMES] == expected.sum(1).tolist()
-
-
-def test_matrix_only_of_few_classes():
-    predictions = [Prediction(i, f"class{i}", "class0", 0.5) for i in range(21)]
-    assert sections.count_matrix(predictions[:20]) is not None
-    assert sections.count_matrix(predictions) is None
-
-
 def test_nothing_confused():
-    predictions = [Prediction(0, "a", "a", 0.5)]
-    assert find_confusions(predictions) == []
-    assert count_right(predictions) == {"a": (1, 1)}
-
-
-def test_no_predictions():
-    assert (count_right([]), find_confusions([])) == ({}, [])
+    assert find_confusions([Prediction(0, "a", "a", 0.5)]) == []
+    assert find_confusions([]) == []
 
 
 def test_results_of_one_run(folder):
@@ -129,8 +99,8 @@ def test_different_tests_are_noticed(folder):
 def test_classes_begin_with_the_worst(folder):
     found = cells(sections.tabulate_classes([read_run(folder(predictions=ANSWERS))]))
     assert list(found) == ["red", "<script>"]
-    assert found["red"][1:] == ["33.3%", "1 of 3"]
-    assert "width:33.3%" in found["red"][0]
+    assert found["red"][1:] == ["50.0%", "100.0%", "33.3%", "3"]
+    assert "width:50.0%" in found["red"][0]
 
 
 def test_classes_of_several_runs_are_ordered_by_their_spread(folder):

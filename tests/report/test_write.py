@@ -1,6 +1,7 @@
 """Whole reports: of folders written by hand, and of real runs."""
 
 import base64
+import json
 import re
 
 import pytest
@@ -66,17 +67,17 @@ def test_page_before_any_test(read):
 
 
 def test_many_classes_are_folded(read):
-    found = read(predictions=[(i, f"class{i}", "class0", 0.5, "") for i in range(40)])
-    assert "15 more" in found.text
+    found = read(predictions=[(i, f"class{i}", "class0", 0.5, "") for i in range(60)])
+    assert "30 more" in found.text
     assert found.names.count("details") == 2  # the other one is of the settings
-    assert "matrix" not in [a.get("class") for _, a in found.tags]
+    assert "Confusion matrix" not in found.text
 
 
 def test_confusions_are_named_and_shown(read):
     found = read(predictions=ANSWERS)
     assert "2 of 4 test samples were taken for another class" in found.text
     assert "red taken for <script>: 2 of 3" in found.text
-    assert "class \\ taken for <script> red <script> 1 red 2 1" in found.text
+    assert "Confusion matrix" in found.text
     pictures = [attributes for name, attributes in found.tags if name == "img"]
     assert [p["alt"] for p in pictures] == [f"parts {i}: red, taken for <script> ({s}%)" for i, s in ((1, 80), (2, 70))]
     assert all((p["src"] or "").startswith("data:image/webp;base64,") for p in pictures)
@@ -119,7 +120,7 @@ def test_train_writes_a_report(train, tmp_path):
     for words in (
         "curves need two",
         "Results",
-        "Accuracy of each class",
+        "Calibration",
         "What it looks at",
         "Speed of training",
         "To repeat it",
@@ -136,11 +137,14 @@ def test_train_writes_a_report(train, tmp_path):
 
 def test_report_says_whether_the_block_is_used(train, cgnl, tmp_path):
     train(model__name="resnet18", model__block="cgnl", optim__epochs=1, data__samples=16)
-    file = tmp_path / "run" / "report.html"
-    assert "test predictions change" not in Reader(file.read_text()).text
-    assert cgnl("diagnose", tmp_path / "run" / "last.ckpt", "accelerator=cpu")[0] == 0
-    assert cgnl("report", tmp_path / "run")[0] == 0
-    assert re.search(r"The block adds \S+ % to its input in the median sample", Reader(file.read_text()).text)
+    run, sentence = tmp_path / "run", r"The block adds \S+ % to its input in the median sample"
+    assert re.search(sentence, Reader((run / "report.html").read_text()).text)
+    (run / "diagnosis.json").unlink()
+    assert cgnl("report", run)[0] == 0
+    assert not re.search(sentence, Reader((run / "report.html").read_text()).text)
+    assert cgnl("diagnose", run / "last.ckpt", "accelerator=cpu")[0] == 0
+    assert cgnl("report", run)[0] == 0
+    assert re.search(sentence, Reader((run / "report.html").read_text()).text)
 
 
 def test_report_of_a_run_writes_the_same_again(train, cgnl, tmp_path):
@@ -172,9 +176,9 @@ def test_report_of_an_unfinished_run_is_tested_when_asked_for(train, cgnl, tmp_p
     assert (status, "is tested" in out) == (0, False)
     read = Reader((tmp_path / "new" / "r.html").read_text())
     assert "not finished: 2 epochs so far" in read.text
-    assert "Accuracy of each class" not in read.text
+    assert "Calibration" not in read.text
     assert "is tested" in cgnl("report", tmp_path / "run", "--test")[1]
-    assert "Accuracy of each class" in Reader((tmp_path / "run" / "report.html").read_text()).text
+    assert "Calibration" in Reader((tmp_path / "run" / "report.html").read_text()).text
 
 
 def test_report_of_a_run_that_has_only_begun(folder, cgnl):
@@ -234,3 +238,19 @@ def test_resume_of_a_finished_run_keeps_its_predictions(run):
 def test_report_is_a_page_by_its_name(folder, tmp_path):
     with pytest.raises(ValueError, match=r"a\.pdf must end in \.html"):
         command(str(folder()), output=str(tmp_path / "a.pdf"))
+
+
+def test_a_finished_run_says_whether_its_block_is_used(run, cgnl):
+    result = run(data__samples=24, model__block="cgnl", model__options={"after": ["conv1"], "groups": 2})
+    noted = json.loads((result.folder / "diagnosis.json").read_text())["last.ckpt"]
+    assert (list(noted["added"]), noted["samples"]) == (["conv1_cgnl"], 6)
+    assert f"{noted['changed']:,} of 6 test predictions change" in (result.folder / "log.txt").read_text()
+    cgnl("diagnose", result.folder, "accelerator=cpu")
+    again = json.loads((result.folder / "diagnosis.json").read_text())["last.ckpt"]
+    assert again == noted | {"added": pytest.approx(noted["added"], rel=1e-4)}
+
+
+def test_a_finished_run_without_blocks_says_nothing_of_them(run):
+    result = run(data__samples=24, model__block=None)
+    assert not (result.folder / "diagnosis.json").exists()
+    assert (result.folder / "report.html").exists()

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,22 +11,22 @@ from pathlib import Path
 import torch
 
 from .. import ops
+from ..atomic_io import make_folder, write_text
 from ..cuda_graph import capture
 from ..extras import need
 from ..models.device import find_device
 from ..ops.kernels import Dot, EmbeddedGaussian
-from .complexity_report import BLOCK, COMPACT, EXACT, KERNELS, MATRIX, markdown, plot, plot_time
-from .growth import Point, read_points, write_points
+from ..text import say
+from . import complexity_report as report
+from .complexity_report import BLOCK, COMPACT, EXACT, KERNELS, MATRIX, Point
 from .measure import Case, draw_inputs, measure, peak_mib, peak_mib_on_cpu
 from .registry import BENCHMARKS, Setting, Subject, build_block, build_operator
 from .runner import device_name, reason
 
 MAX_SECONDS = 2.0
 """Time of a step at which a curve ends."""
-
 REPEAT_SECONDS = 0.2
 """Time spent on repetitions of a step."""
-
 
 _matrix, _kernels = BENCHMARKS["ops"].choose("non-local bmm", "non-local sdpa")
 SUBJECTS = {
@@ -112,14 +112,12 @@ def plan(device_type: str) -> list[Curve]:
     ]
 
 
-def sweep(
-    curve: Curve, device: torch.device, max_seconds: float, say: Callable[[str], None] = print
-) -> Iterator[Point]:
-    """Yield a point for each size, until a step fails or takes longer than ``max_seconds``."""
+def sweep(curve: Curve, device: torch.device) -> Iterator[Point]:
+    """Yield a point for each size, until a step fails or takes longer than ``MAX_SECONDS``."""
     for size in curve.sizes:
         stop = f"{curve.operation}: ends before {curve.axis} = {size}"
         try:
-            point = measure_point(curve, size, device, max_seconds)
+            point = measure_point(curve, size, device)
         except RuntimeError as error:  # most likely out of memory; the other curves go on
             say(f"{stop}, {reason(error)}")
             return
@@ -127,15 +125,14 @@ def sweep(
             if device.type == "cuda":
                 torch.cuda.empty_cache()
         if point is None:
-            say(f"{stop}, a step takes more than {max_seconds:g} s")
+            say(f"{stop}, a step takes more than {MAX_SECONDS:g} s")
             return
-        memory = "" if point.peak_mib is None else f"{point.peak_mib:10.2f} MiB"
-        say(f"{curve.operation:24} {curve.axis} = {size:<8d} {point.milliseconds:10.3f} ms {memory}")
+        say(f"{curve.operation:24} {curve.axis} = {size:<8d} {point.milliseconds:10.3f} ms {point.peak_mib:10.2f} MiB")
         yield point
 
 
-def measure_point(curve: Curve, size: int, device: torch.device, max_seconds: float) -> Point | None:
-    """Time and memory of a step; None if it takes longer than ``max_seconds``."""
+def measure_point(curve: Curve, size: int, device: torch.device) -> Point | None:
+    """Time and memory of a step; None if it takes longer than ``MAX_SECONDS``."""
     setting = curve.setting(size, device)
     inputs = draw_inputs(setting, setting.batch, 1 if curve.operation == BLOCK else 3, gradient=True)
     case = Case(SUBJECTS[curve.operation].load(setting, {}), inputs, setting)
@@ -143,7 +140,7 @@ def measure_point(curve: Curve, size: int, device: torch.device, max_seconds: fl
     case.step()  # sets up what is set up once, such as compiled kernels
     start = time.perf_counter()
     memory = (peak_mib if on_gpu else peak_mib_on_cpu)(case.step, case.clear)
-    if time.perf_counter() - start > max_seconds:
+    if time.perf_counter() - start > MAX_SECONDS:
         return None
     if on_gpu:
         times = measure(capture(case.step, case.clear)[0].replay, setting.device, setting.seconds)
@@ -184,43 +181,29 @@ def settled_on(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def complexity(
-    folder: Path, *, device: str | None = None, seconds: float = MAX_SECONDS, say: Callable[[str], None] = print
-) -> list[Path]:
-    """Measure how time and memory grow; write points, tables and plots into a folder.
+def complexity(folder: Path, device: str | None = None) -> list[Path]:
+    """Measure how time and memory grow; write complexity.csv, complexity.md, complexity.png and growth.png.
 
     Args:
-        folder: for complexity.csv, complexity.md, complexity.png and growth.png.
+        folder: where they are written.
         device: auto, cpu (one thread, about two minutes), cuda or cuda:1.
-        seconds: each curve ends where a step takes longer.
-        say: takes messages about the progress.
     """
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ValueError(f"seconds = {seconds} must be more than 0")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, not a folder")
     place = torch.device(find_device(device or "auto"))
     need("matplotlib", "bench")
-
+    make_folder(folder)
     table, points = folder / "complexity.csv", list[Point]()
     with settled_on(place):
         for curve in plan(place.type):
-            points += sweep(curve, place, seconds, say)
-            write_points(points, table)
-    if not points:
-        raise ValueError(f"seconds = {seconds:g} is too little: every step takes longer")
-    return [table, *write_report(points, folder)]
+            points += sweep(curve, place)
+            report.write_points(points, table)
+    return [table, *from_csv(table)]
 
 
 def from_csv(table: Path) -> list[Path]:
     """Write tables and plots from points that were measured before, into their folder."""
-    return write_report(read_points(table), table.parent)
-
-
-def write_report(points: Sequence[Point], folder: Path) -> list[Path]:
-    text, picture, growth = (folder / name for name in ("complexity.md", "complexity.png", "growth.png"))
-    folder.mkdir(parents=True, exist_ok=True)
-    text.write_text(markdown(points), encoding="utf-8")
-    plot(points, picture)
-    plot_time(points, growth)
+    points = report.read_points(table)
+    text, picture, growth = (table.with_name(name) for name in ("complexity.md", "complexity.png", "growth.png"))
+    write_text(text, report.markdown(points))
+    report.plot(points, picture)
+    report.plot_time(points, growth)
     return [text, picture, growth]

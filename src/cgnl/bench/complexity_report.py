@@ -1,16 +1,126 @@
-"""The paper's complexity table beside the measured one: as Markdown and as plots."""
+"""What ``complexity`` measured: the points, the power laws through them, and the paper's table beside ours."""
 
+import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..extras import need
-from ..spelling import markdown_table
-from .growth import Point, fit_line, fit_power, select_curve, values
+import numpy as np
 
+from ..atomic_io import write_csv
+from ..extras import need
+from ..text import markdown_table
+
+AXES = ("N", "C", "P + 1")
 EXACT, MATRIX, KERNELS = "GNL, exact", "NL, N x N matrix", "NL, attention kernels"
 COMPACT, BLOCK = "CGNL", "CGNL block"
+
+
+@dataclass(frozen=True)
+class Point:
+    """Time and peak memory of an operation at one size.
+
+    Attributes:
+        axis: what grows from point to point: N, the positions; C, the channels; P + 1, the powers of a Taylor series.
+        order: P, if the operation is a Taylor series.
+        mode: train: forward and backward; forward: without gradients.
+        milliseconds: the median; ms_20 and ms_80 are quantiles.
+    """
+
+    operation: str
+    axis: str
+    batch: int
+    channels: int
+    positions: int
+    groups: int
+    order: int | None
+    milliseconds: float
+    ms_20: float
+    ms_80: float
+    peak_mib: float | None
+    mode: str
+    dtype: str
+    device: str
+    torch: str
+
+    def __post_init__(self) -> None:
+        if self.axis not in AXES:
+            raise ValueError(f"axis {self.axis!r} is not one of {', '.join(AXES)}")
+
+    @property
+    def size(self) -> int:
+        return {"N": self.positions, "C": self.channels, "P + 1": (self.order or 0) + 1}[self.axis]
+
+
+class Fit(NamedTuple):
+    """value ~ size^power over these sizes; ``error`` is the power's standard error, None for two points."""
+
+    power: float
+    error: float | None
+    sizes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.power:.2f}" + ("" if self.error is None else f" ± {self.error:.2f}")
+
+
+def fit_power(curve: Iterable[tuple[int, float]]) -> Fit | None:
+    """Fit log value over log size on the larger half of the sizes; None if that is a single size.
+
+    At smaller sizes much of the time goes into launching the operation.
+    """
+    ordered = sorted(curve)
+    half = ordered[len(ordered) // 2 :]
+    if len({size for size, _ in half}) < 2:
+        return None
+    slope, _, error = fit_line([(math.log(size), math.log(value)) for size, value in half])
+    return Fit(slope, error, tuple(size for size, _ in half))
+
+
+def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float, float | None]:
+    """Slope and intercept by least squares, and the slope's standard error if there are more than two points."""
+    x, y = np.array(points, float).T
+    if len(points) == 2:
+        return *np.polyfit(x, y, 1).tolist(), None
+    line, covariance = np.polyfit(x, y, 1, cov=True)
+    return *line.tolist(), math.sqrt(covariance[0, 0])
+
+
+def select_curve(points: Iterable[Point], operation: str, axis: str) -> list[Point]:
+    """The points of one curve, from small to large."""
+    return sorted((p for p in points if (p.operation, p.axis) == (operation, axis)), key=lambda p: p.size)
+
+
+def values(curve: Iterable[Point], quantity: str) -> list[tuple[int, float]]:
+    """(size, value) of ``milliseconds`` or ``peak_mib``, where it was measured and is not zero."""
+    return [(p.size, value) for p in curve if (value := getattr(p, quantity))]
+
+
+def write_points(points: Iterable[Point], path: Path) -> None:
+    write_csv(path, [field.name for field in fields(Point)], (astuple(point) for point in points))
+
+
+def read_points(path: Path) -> list[Point]:
+    names, points = [field.name for field in fields(Point)], []
+    with path.open(newline="") as file:
+        rows = csv.DictReader(file)
+        if rows.fieldnames != names:
+            raise ValueError(f"{path} is not a table of measured points: its first line should be {','.join(names)}")
+        for row in rows:
+            try:
+                points.append(Point(**{field.name: _parse(field.type, row[field.name]) for field in fields(Point)}))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {rows.line_num}: {error}") from None
+    if not points:
+        raise ValueError(f"{path} has no points")
+    return points
+
+
+def _parse(kind: Any, text: str) -> Any:
+    if kind in (int | None, float | None):
+        return kind.__args__[0](text) if text else None
+    return kind(text)
 
 
 class Law(NamedTuple):

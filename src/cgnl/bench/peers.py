@@ -1,17 +1,17 @@
 """Other people's modules, from a file: ``path/to/file.py:Class`` or ``path/to/file.py:Class(C, inner, groups=8)``."""
 
 import ast
-import importlib.util
 import math
 import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..spelling import nearest
+from ..text import nearest
 from .registry import BENCHMARKS, Setting, Subject
 
 
@@ -36,20 +36,16 @@ def parse(spelling: str, numbers: Mapping[str, int]) -> tuple[str, Callable[[], 
     path = Path(match[1]).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} to take a peer from")
+    call = match[2].strip()
     try:
-        node = ast.parse(match[2].strip(), mode="eval").body
+        node = ast.parse(call if call.endswith(")") else f"{call}()", mode="eval").body
     except SyntaxError:
         node = None
-    function = node.func if isinstance(node, ast.Call) else node
-    if not isinstance(function, ast.Name):
-        raise ValueError(f"{match[2]!r} is not the name of a class, or a call of one")
-    arguments, keywords = [], {}
-    if isinstance(node, ast.Call):
-        arguments = [_value(argument, numbers) for argument in node.args]
-        keywords = {str(k.arg): _value(k.value, numbers) for k in node.keywords}
-    if not arguments and not keywords:
-        arguments = [numbers["C"]]
-    return function.id, partial(_find(_load(path), function.id), *arguments, **keywords)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError(f"{call!r} is not the name of a class, or a call of one")
+    keywords = {str(k.arg): _value(k.value, numbers) for k in node.keywords}
+    arguments = [_value(argument, numbers) for argument in node.args] or ([] if keywords else [numbers["C"]])
+    return node.func.id, partial(_find(_load(path), node.func.id), *arguments, **keywords)
 
 
 def _load(path: Path) -> ModuleType:
@@ -57,14 +53,13 @@ def _load(path: Path) -> ModuleType:
     name = "cgnl_peer_" + re.sub(r"\W", "_", str(path.resolve()))
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    loader = SourceFileLoader(name, str(path))
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         raise ImportError(f"{path} cannot be imported: {type(error).__name__}: {error}") from None

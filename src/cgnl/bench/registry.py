@@ -16,8 +16,8 @@ from ..extras import need
 from ..models import create_model, is_detector
 from ..ops.kernels import Dot, Kernel
 from ..ops.reference import attention_by_kernels, attention_by_products
-from ..spelling import nearest
 from ..surgery import inserted
+from ..text import nearest
 
 Call = Callable[..., Tensor]
 Attention = Callable[[Tensor, Tensor, Tensor, float], Tensor]

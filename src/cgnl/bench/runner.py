@@ -1,7 +1,9 @@
-"""The loop over the rows of a table: build, check, time."""
+"""The loop over the rows of a table: build, check, and time a step, or requests as a server gets them."""
 
 import io
-from collections.abc import Iterable, Iterator
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,13 +13,21 @@ from typing import Any
 import torch
 
 from ..cuda_graph import capture
-from ..spelling import first_line
-from .checks import Truth, check, check_batch, compute_truth
-from .measure import Case, Roofline, draw_inputs, measure, peak_mib
+from ..text import first_line
+from .checks import Truth, calibrate, check, check_batch, compute_truth, relative_error
+from .measure import Case, Roofline, draw_inputs, measure, peak_mib, quantiles, time_steps
 from .registry import BENCHMARKS, Call, Setting, Subject
 
 Row = dict[str, Any]
 """Field -> value, as in the CSV file; ``note`` says why there are no measurements."""
+BATCHES = 1, 8, 64
+"""Samples of a request by default."""
+MIN_REQUESTS = 100
+"""Fewest requests for a meaningful 99th percentile."""
+MAX_SECONDS = 20.0
+"""Time after which fewer requests will do; their number is a column."""
+CALIBRATION = 4
+"""Samples from which norms take their statistics."""
 
 
 def device_name(device: torch.device) -> str:
@@ -27,7 +37,7 @@ def device_name(device: torch.device) -> str:
     return f"CPU, {threads} threads" if threads > 1 else "CPU, 1 thread"
 
 
-def start_row(subject: Subject, setting: Setting, has_kernel: bool = True) -> Row:
+def start_row(subject: Subject, setting: Setting) -> Row:
     """What is measured, where and when."""
     return {
         "benchmark": setting.benchmark,
@@ -35,7 +45,7 @@ def start_row(subject: Subject, setting: Setting, has_kernel: bool = True) -> Ro
         "mode": setting.mode,
         "shape": "x".join(map(str, setting.shape)),
         "dtype": setting.dtype_name,
-        "kernel": str(setting.kernel) if has_kernel else "-",
+        "kernel": str(setting.kernel) if subject.like_reference or setting.benchmark == "serve" else "-",
         "settings": setting.summary,
         "device": device_name(setting.device),
         "torch": torch.__version__,
@@ -44,8 +54,23 @@ def start_row(subject: Subject, setting: Setting, has_kernel: bool = True) -> Ro
     }
 
 
-def measure_rows(setting: Setting, subjects: Iterable[Subject], roofline: Roofline) -> Iterator[Row]:
-    """Yield the row of each subject as soon as it is measured. If one fails, the others still run."""
+def _fill_rows(setting: Setting, subjects: Iterable[Subject], fill: Callable[[Row, Subject], None]) -> Iterator[Row]:
+    """Yield the row of each subject as soon as it is filled. If one fails, the others still run."""
+    for subject in subjects:
+        torch.compiler.reset()
+        row = start_row(subject, setting)
+        try:
+            with redirect_stdout(io.StringIO()):  # peers may print
+                fill(row, subject)
+        except Exception as failure:
+            row["note"] = reason(failure)
+        yield row
+        if setting.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def measure_rows(setting: Setting, subjects: Sequence[Subject], roofline: Roofline) -> Iterator[Row]:
+    """Check and time a step of each subject."""
     benchmark = BENCHMARKS[setting.benchmark]
     try:
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=setting.tf32):  # it runs once
@@ -53,25 +78,19 @@ def measure_rows(setting: Setting, subjects: Iterable[Subject], roofline: Roofli
     except RuntimeError as error:
         raise ValueError(f"the reference itself cannot run: {reason(error)}") from None
     flops = cache(partial(_flops, truth))
-    measured: dict[str, Row] = {}
-    for subject in subjects:
+
+    def fill(row: Row, subject: Subject) -> None:
         counted = benchmark.choose(subject.counts_as)[0] if subject.counts_as else subject
-        torch.compiler.reset()
-        row = start_row(subject, setting, subject.like_reference)
-        try:
-            with redirect_stdout(io.StringIO()):  # peers may print
-                call, used, error, fault = _checked(subject, setting, truth)
-                note = fault or ("" if used == setting else "refuses channels_last: contiguous input")
-                row |= {"settings": used.summary, "error": error, "note": note}
-                if not fault:
-                    _timed(row, call, used, flops(counted, used), roofline)
-                del call
-        except Exception as failure:
-            row["note"] = reason(failure)
+        call, used, error, fault = _checked(subject, setting, truth)
+        note = fault or ("" if used == setting else "refuses channels_last: contiguous input")
+        row |= {"settings": used.summary, "error": error, "note": note}
+        if not fault:
+            _timed(row, call, used, flops(counted, used), roofline)
+
+    measured: dict[str, Row] = {}
+    for subject, row in zip(subjects, _fill_rows(setting, subjects, fill), strict=True):
         measured[subject.name] = row
         yield compare(row, measured.get(subject.compared_with or benchmark.baseline), subject.compared_with)
-        if setting.device.type == "cuda":
-            torch.cuda.empty_cache()
 
 
 def _checked(subject: Subject, setting: Setting, truth: Truth) -> tuple[Call, Setting, float | None, str]:
@@ -122,3 +141,52 @@ def reason(error: Exception) -> str:
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
     return first_line(getattr(error, "inner_exception", error))[:120]
+
+
+def serve_rows(setting: Setting, subjects: Iterable[Subject]) -> Iterator[Row]:
+    """Measure the throughput of each subject in samples a second, and the latency of a request."""
+    torch.manual_seed(0)
+    exact = BENCHMARKS["serve"].reference.build(setting)
+    assert isinstance(exact, torch.nn.Module)
+    exact.to(setting.device, torch.float64)
+    (x,) = draw_inputs(setting, CALIBRATION)
+    calibrate(exact, [x.double()])
+    x, weights = x[: check_batch(setting)], exact.state_dict()
+    with torch.inference_mode():
+        expected = exact.eval()(x.double())
+
+    def fill(row: Row, subject: Subject) -> None:
+        if subject.only_on_gpu and setting.device.type != "cuda":
+            row["note"] = "only on a GPU"
+            return
+        call = subject.load(setting, weights)
+        with torch.inference_mode():
+            row["error"] = relative_error([call(x)], [expected]) if subject.like_reference else None
+            (given,) = draw_inputs(setting, setting.batch)
+            on_host = given.cpu().pin_memory() if given.is_cuda else given
+            times = latencies(lambda: call(on_host.to(setting.device, non_blocking=True)).cpu(), setting.seconds)
+            rate = setting.batch / seconds_per_call(lambda: call(given), setting.seconds, setting.device)
+        median, high = quantiles(times, 0.5, 0.99)
+        row |= {"per_second": rate, "ms": median, "ms_99": high, "requests": len(times)}
+
+    yield from _fill_rows(setting, subjects, fill)
+
+
+def latencies(request: Callable[[], object], seconds: float) -> list[float]:
+    """Milliseconds of requests, one after another."""
+    for _ in range(3):
+        request()
+    return time_steps(request, seconds, min_steps=MIN_REQUESTS, max_steps=math.inf, max_seconds=MAX_SECONDS)
+
+
+def seconds_per_call(call: Callable[[], object], seconds: float, device: torch.device) -> float:
+    """Seconds of a call if nobody waits for its result before the next one."""
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
+    count, start = 0, time.perf_counter()
+    while count < 10 or time.perf_counter() - start < seconds:
+        call()
+        count += 1
+        if count % 10 == 0:  # limits how many calls are queued
+            synchronize(device)
+    synchronize(device)
+    return (time.perf_counter() - start) / count

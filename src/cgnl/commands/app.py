@@ -1,5 +1,7 @@
 """``cgnl app``."""
 
+from typing import Annotated
+
 from ..extras import need
 
 
@@ -8,7 +10,7 @@ def app(
     other: str | None = None,
     *,
     host: str = "127.0.0.1",
-    port: int | None = None,
+    port: Annotated[int, "> 0", "<= 65535"] | None = None,
     device: str = "auto",
 ) -> None:
     """Serve a page: drop in a picture or a clip, click on it, and see what the network attends to from there.
@@ -20,8 +22,6 @@ def app(
         port: port to listen on; the first free one from 7860 on unless given.
         device: cpu, cuda, or auto.
     """
-    if port is not None and not 0 < port < 2**16:
-        raise ValueError(f"port = {port} must be from 1 to 65535")
     need("matplotlib", "app")
     from ..report.app import serve
     from ..report.page import open_networks

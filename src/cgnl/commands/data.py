@@ -1,59 +1,89 @@
 """``cgnl data``."""
 
 from collections.abc import Iterable
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from ..atomic_io import make_folder, whole_file
+from ..data.index import DatasetIndex
 from ..data.readers import READERS
-from ..engine.config import SYNTHETIC
-from ..spelling import counted, nearest, say
+from ..engine.config import SYNTHETIC, default_recipe, load
+from ..text import counted, nearest, say
 
-Action = Literal["check", "draw", "shrink", "convert"]
-WORDS = {"check": "FOLDER", "draw": "FOLDER", "shrink": "ROOT OUT", "convert": "cityscapes ROOT OUT"}
+Action = Literal["check", "show", "draw", "shrink", "pack", "convert"]
+WORDS = {"check": "FOLDER", "show": "ROOT", "draw": "FOLDER", "shrink": "ROOT OUT", "pack": "ROOT OUT"}
+WORDS |= {"convert": "cityscapes ROOT OUT"}
 """Action -> the words that follow it."""
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+IMPLIED = {"labels": "csv", "shard_cache": "shards"}
+"""Option -> the layout that it is for; others are for COCO."""
 
 
 def data(
     action: Action,
     *words: str,
     dataset: str | None = None,
+    labels: str | None = None,
     annotations: str | None = None,
     images: str | None = None,
     min_frames: int = 64,
     count: int = 100,
-    seed: int = 0,
+    seed: int | None = None,
     short_side: int = 128,
     frames: int = 32,
     frame_folders: bool = False,
     workers: int | None = None,
+    shard_mib: float = 64.0,
+    shard_cache: str | None = None,
+    recipe: str | None = None,
+    epoch: int = 1,
+    output: str = "batch.png",
+    **settings: Any,
 ) -> None:
-    """Check a dataset, draw a synthetic one, shrink clips, or convert Cityscapes to COCO's format.
+    """Check a dataset, show a training batch, draw a synthetic dataset, shrink clips, pack into shards, or convert.
 
     Args:
-        action: check, draw, shrink or convert.
-        words: check, draw: FOLDER. shrink: ROOT OUT, the dataset and its copy. convert: cityscapes ROOT OUT.
-        dataset: check: the layout: folder (the default), images, clips, cub, pets, imagenet, ucf101, kinetics400,
-            mini_kinetics200, lsa64 or coco. draw: parts (the default), relation or actions.
+        action: check, show, draw, shrink, pack or convert.
+        words: check, draw: FOLDER. show: ROOT, a dataset, or the name of a synthetic one. shrink, pack: ROOT OUT, the
+            dataset and its copy. convert: cityscapes ROOT OUT, to COCO's format.
+        dataset: check, show, pack: the layout: folder (the default), images, clips, csv, cub, pets, imagenet, ucf101,
+            kinetics400, mini_kinetics200, lsa64, shards, hf or, to check, coco. draw: parts (the default), relation or
+            actions.
+        labels: check, pack: CSV file with the columns file, label and perhaps split, relative to the folder.
         annotations: check: annotation file in COCO's format, relative to the folder. If not given: COCO's own names.
         images: check: folder of its images, relative to the folder.
         min_frames: check: report videos with fewer frames as too short.
         count: draw: number of samples.
-        seed: draw: seed of the samples.
+        seed: show: seed of the training. draw: seed of the samples. If not given: 0, or that of the recipe.
         short_side: shrink: pixels of the shorter side; smaller frames keep their size.
         frames: shrink: frames to keep of each clip, spread evenly over its length.
         frame_folders: shrink: folders of images are clips too.
         workers: shrink: number of processes. If not given: one for each core.
+        shard_mib: pack: most MiB in a shard.
+        shard_cache: check, pack: folder for the shards of an address or command.
+        recipe: show: recipe of the training, by name or file. If not given: as for cgnl train.
+        epoch: show: the epoch whose first batch is drawn, from 1 on.
+        output: (-o) show: a picture (png, jpg, webp).
+        settings: show: those of the training, as in: cgnl data show my_birds data.augment=rand data.mixup=0.2
     """
     if action not in WORDS:
         raise ValueError(f"there is no action {action!r}{nearest(action, WORDS)}")
     if len(words) != len(WORDS[action].split()):
         raise ValueError(f"usage: cgnl data {action} {WORDS[action]} [option=value ...]")
-    if action == "check":
-        given = {"annotations": annotations, "images": images}
-        _check(words[0], dataset, {name: value for name, value in given.items() if value is not None}, min_frames)
+    if settings and action != "show":
+        raise ValueError(f"{next(iter(settings))} is for cgnl data show, not for {action}")
+    options = {"labels": labels, "annotations": annotations, "images": images, "shard_cache": shard_cache}
+    given = {name: value for name, value in options.items() if value is not None}
+    if action == "show":
+        _show(words[0], dataset, recipe, settings if seed is None else {"seed": seed, **settings}, epoch, Path(output))
+    elif action == "check":
+        _check(words[0], dataset, given, min_frames)
     elif action == "draw":
-        _draw(dataset or SYNTHETIC[0], words[0], count, seed)
+        _draw(dataset or SYNTHETIC[0], words[0], count, seed or 0)
     elif action == "shrink":
         _shrink(words[0], words[1], short_side, frames, workers, frame_folders)
+    elif action == "pack":
+        _pack(words[0], words[1], dataset, given, shard_mib)
     else:
         _check_dataset(words[0], ("cityscapes",), action)
         _convert(words[1], words[2])
@@ -64,15 +94,11 @@ def _check_dataset(name: str, known: Iterable[str], action: str) -> None:
         raise ValueError(f"there is no dataset {name!r} to {action}{nearest(name, known)}")
 
 
-def _check(root: str, dataset: str | None, coco: dict[str, str], min_frames: int) -> None:
+def _check(root: str, dataset: str | None, options: dict[str, str], min_frames: int) -> None:
     """Print what a dataset holds and what is wrong with it."""
-    name = dataset or ("coco" if coco else "folder")
-    _check_dataset(name, READERS, "check")
-    if coco and name != "coco":
-        raise ValueError(f"{next(iter(coco))} is for dataset=coco, not for {name}")
+    index = _read(root, dataset, options, "check")
     from ..data.check import check, table
 
-    index = READERS[name](root, **coco)
     report = check(index, min_frames)
     say(*table(index, report, min_frames))
     if not report.usable:
@@ -80,6 +106,45 @@ def _check(root: str, dataset: str | None, coco: dict[str, str], min_frames: int
     if bad := len(report.unreadable):
         files = len({sample.path for samples in index.splits.values() for sample in samples})
         raise ValueError(f"{root} is usable, but {bad:,} of {files:,} files cannot be read: training skips them")
+
+
+def _show(
+    root: str, dataset: str | None, recipe: str | None, settings: dict[str, Any], epoch: int, target: Path
+) -> None:
+    """Draw a training batch as the network sees it."""
+    if target.suffix.lower() not in PICTURES:
+        raise ValueError(f"{target} must end in {', '.join(PICTURES)}")
+    if epoch < 1:
+        raise ValueError(f"epoch = {epoch} must be at least 1")
+    if root in SYNTHETIC and dataset is None and not Path(root).exists():
+        where = {"data.dataset": root}
+    else:
+        where = {"data.root": root} | ({} if dataset is None else {"data.dataset": dataset})
+    given = settings | where
+    config = load(recipe or default_recipe(given), given)
+    from ..data.sheet import SAMPLES, draw_batch
+    from ..engine.preview import load_batch
+
+    batch, samples = load_batch(config, epoch)
+    for problem in batch.problems:
+        say(f"skipped: {problem}", error=True)
+    sheet = draw_batch(batch, samples.classes)
+    make_folder(target.parent)
+    with whole_file(target) as file:
+        sheet.save(file, {".jpg": "jpeg"}.get(target.suffix.lower(), target.suffix.lower()[1:]))
+    shown = min(SAMPLES, len(batch.samples))
+    say(f"{shown} of the {counted(len(batch.samples), 'sample')} in the first batch of epoch {epoch}: {target} written")
+
+
+def _read(root: str, dataset: str | None, options: dict[str, str], action: str) -> DatasetIndex:
+    """Read a dataset by its layout, which some options imply."""
+    implied = {option: IMPLIED.get(option, "coco") for option in options}
+    name = dataset or next(iter(implied.values()), "folder")
+    _check_dataset(name, READERS, action)
+    for option, layout in implied.items():
+        if layout != name:
+            raise ValueError(f"{option} is for dataset={layout}, not for {name}")
+    return READERS[name](root, **options)
 
 
 def _draw(name: str, folder: str, count: int, seed: int) -> None:
@@ -100,6 +165,18 @@ def _shrink(root: str, out: str, short_side: int, frames: int, workers: int | No
     say(f"{counted(done.written, 'clip')} written{there}, {counted(done.copied, 'other file')} copied to {out}")
     if bad := len(done.failed):
         raise ValueError(f"{bad:,} of {bad + done.written + done.skipped:,} clips cannot be read")
+
+
+def _pack(root: str, out: str, dataset: str | None, options: dict[str, str], shard_mib: float) -> None:
+    """Write a dataset as tar shards."""
+    index = _read(root, dataset, options, "pack")
+    from ..data.pack import pack
+
+    for problem in index.problems:
+        say(problem)
+    done = pack(index, root, out, shard_mib, say)
+    shards, samples = counted(done.shards, "shard"), counted(done.samples, "sample")
+    say(f"{samples} in {shards}, {done.bytes / 2**20:,.1f} MiB: cgnl train data.dataset=shards data.root={out}")
 
 
 def _convert(root: str, out: str) -> None:

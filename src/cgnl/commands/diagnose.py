@@ -5,7 +5,7 @@ from typing import Any
 
 from ..engine.config import SYNTHETIC
 from ..extras import need
-from ..spelling import say
+from ..text import say
 
 
 def diagnose(
@@ -24,13 +24,13 @@ def diagnose(
     """
     if output:
         need("matplotlib", "explain")
-    from ..engine.checkpoint import check_names, find_checkpoint
+    from ..engine.checkpoint import find_checkpoint, require_classifier
     from ..engine.evaluate import prepare
     from ..explain.diagnose import run, table, write
     from ..explain.verdict import fingerprint, save_verdict
 
     test = prepare(checkpoint, {"devices": 1} | settings | ({"data.root": folder} if folder else {}))
-    check_names(test.trained, checkpoint)
+    require_classifier(test.trained, checkpoint)
     if folder and test.dataset.name in SYNTHETIC:
         raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is synthetic and has no folder")
     weights = fingerprint(test.trained.network)  # a test in half precision changes them

@@ -3,7 +3,7 @@
 import json as json_module
 from typing import Any
 
-from ..spelling import percent, say
+from ..text import percent, say
 
 
 def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:

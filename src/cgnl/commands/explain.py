@@ -2,10 +2,12 @@
 
 import math
 from pathlib import Path
+from typing import Annotated
 
-from ..engine.atomic_io import make_folder
+from ..atomic_io import make_folder
+from ..engine.values import PositiveInt
 from ..extras import need
-from ..spelling import say
+from ..text import say
 
 PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
@@ -20,8 +22,8 @@ def explain(
     block: str | None = None,
     group: int | None = None,
     by_group: bool = False,
-    columns: int = 5,
-    threshold: float = 0.7,
+    columns: PositiveInt = 5,
+    threshold: Annotated[float, "> 0", "<= 1"] = 0.7,
     heat: bool = False,
     grad_cam: bool = False,
     head: bool = False,
@@ -51,19 +53,15 @@ def explain(
         device: cpu, cuda, or auto.
     """
     target, video, position = Path(output), Path(output).suffix.lower() == ".mp4", _parse_position(at)
-    if columns < 1:
-        raise ValueError(f"columns = {columns} must be at least 1")
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold = {threshold} must be above 0 and at most 1")
     if not video and target.suffix.lower() not in PICTURES:
         raise ValueError(f"{output} must end in {', '.join(PICTURES)} or .mp4")
     if save and Path(save).suffix != ".npz":
         raise ValueError(f"{save} must end in .npz")
     need("matplotlib", "explain")
     from ..data.readers import cub_parts
-    from ..engine.checkpoint import check_names, open_trained
-    from ..engine.inputs import read_input
-    from ..explain import blocks_of, figure
+    from ..engine.checkpoint import open_trained, require_classifier
+    from ..explain import figure, find_blocks
+    from ..explain.inputs import read_input
     from ..explain.verdict import read_verdict
     from ..heads import second_order_pools
     from ..models.device import find_device
@@ -72,13 +70,13 @@ def explain(
     rows, arrays = [], {}
     for number, path in enumerate(paths, 1):
         trained = open_trained(path)
-        check_names(trained, path)
+        require_classifier(trained, path)
         if video and trained.kind == "images":
             raise ValueError(f"{output} is a video, and the network was trained on pictures: give a .png")
         seen = read_input(trained, file)
         network = trained.network.to(find_device(device))
         options = {"at": position, "block": block, "group": group, "by_group": by_group}
-        shows_head = head or (bool(second_order_pools(network)) and not blocks_of(network))
+        shows_head = head or (bool(second_order_pools(network)) and not find_blocks(network))
         if shows_head and (position or block or group is not None or by_group):
             raise ValueError(f"at, block, group and by_group select maps of a block, and {path} shows its head")
         options |= {"head": shows_head, "columns": columns, "with_grad_cam": grad_cam}
@@ -91,11 +89,7 @@ def explain(
     if len({row.seen.frames for row in rows}) > 1:
         counts = " and ".join(f"{len(row.seen.frames)} from {row.seen.frames[0]} on" for row in rows)
         raise ValueError(f"the two networks see other frames, {counts}, and cannot be drawn together")
-    make_folder(target.parent)
-    if video:
-        figure.write_video(figure.frames(rows), target)
-    else:
-        figure.draw(rows, threshold, heat, cub_parts(file)).savefig(target)
+    figure.write_figure(rows, target, threshold, heat, cub_parts(file))
     if save:
         make_folder(Path(save).parent)
         need("numpy", "data").savez_compressed(save, **arrays)

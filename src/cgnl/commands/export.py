@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from ..extras import need
-from ..spelling import say
+from ..text import say
 
 SUFFIXES = (".onnx", ".pt2", ".safetensors")
 """Those of ``cgnl.export.files``, which needs torch."""
@@ -29,15 +29,14 @@ def export(checkpoint: str, out: str) -> None:
     beside = target.with_suffix(".json") if target.suffix == ".safetensors" and not folder else None
     if beside is not None and not _is_card(beside):
         raise ValueError(f"{beside} is not the card of an export, and would be overwritten: choose another name")
-    from ..engine.atomic_io import make_folder, whole_file, write_text
+    from ..atomic_io import make_folder, whole_file, write_text
     from ..engine.checkpoint import open_trained
-    from ..export.agreement import words
-    from ..export.card import card_of, own_size
-    from ..export.files import to_file, to_folder
+    from ..export.card import make_card, own_size
+    from ..export.files import format_shape, to_file, to_folder
 
     trained = open_trained(checkpoint)
     make_folder(target if folder else target.parent)
-    card, written = card_of(trained), [out if folder else str(target)]
+    card, written = make_card(trained), [out if folder else str(target)]
     if folder:
         content, agreement = to_folder(trained.network, target, card, own_size(trained))
     else:
@@ -55,7 +54,7 @@ def export(checkpoint: str, out: str) -> None:
         f"the largest difference is {agreement.largest:.1e} of the largest output"
     )
     for shape, difference in zip(agreement.shapes, agreement.differences, strict=True):
-        say(f"  {words(shape):24} {difference:.1e}")
+        say(f"  {format_shape(shape):24} {difference:.1e}")
 
 
 def _is_card(path: Path) -> bool:

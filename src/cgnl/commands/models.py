@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from ..engine.config import network_names
-from ..spelling import first_line
+from ..text import first_line
 
 AtMostMillion = Annotated[int, "> 0", "<= 1e6"]  # products of larger numbers exceed the size of a tensor
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..engine.values import PositiveInt
-from ..spelling import escape, printable, say
+from ..text import escape, printable, say
 
 if TYPE_CHECKING:
     from ..engine.predict import FilePrediction
@@ -40,27 +40,29 @@ def predict(
         raise ValueError("give --json or --csv, not both")
     if not files:
         raise ValueError("name a file or a folder to look at")
+    from ..data.sources import FileSource
     from ..engine.checkpoint import open_trained
-    from ..engine.onnx import open_onnx
-    from ..engine.predict import find, predictions
+    from ..engine.predict import find_samples, predict_samples
+    from ..export.onnx import open_onnx
     from ..models.device import find_device
 
     trained = open_onnx(checkpoint) if Path(checkpoint).suffix == ".onnx" else open_trained(checkpoint)
-    paths = find(files, trained.kind)
+    paths = find_samples(files, trained.kind)
+    source = FileSource.of_files(paths, trained.kind)
     if trained.kind == "objects":
         if csv:
             raise ValueError("objects are printed in words or as --json, not as --csv")
         from ..engine import predict_objects
 
         lowest = threshold if threshold is not None else (0.0 if json else predict_objects.SURE)
-        results = predict_objects.findings(trained, paths, find_device(device), lowest)
+        results = predict_objects.find_objects(trained, source, find_device(device), lowest)
         if draw is not None:
             results = predict_objects.drawn(results, Path(draw))
         failed = (predict_objects.json if json else predict_objects.table)(results)
     else:
         if draw is not None or threshold is not None:
             raise ValueError(f"--draw and --threshold are for detectors: {checkpoint} classifies {trained.kind}")
-        results = predictions(trained, paths, top, device)
+        results = predict_samples(trained, source, top, device)
         failed = (_print_json if json else _print_csv if csv else _print_table)(results)
     for sentence in failed:
         say(f"cgnl predict: {sentence}", error=True)

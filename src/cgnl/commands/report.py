@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ..engine.atomic_io import make_folder
+from ..atomic_io import make_folder
 from ..extras import need
-from ..spelling import say
+from ..text import say
 
 
 def report(run: str, *more: str, output: str | None = None, test: bool = False) -> None:

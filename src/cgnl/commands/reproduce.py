@@ -1,11 +1,12 @@
 """``cgnl reproduce``."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from ..engine.values import PositiveFloat, PositiveInt
 from ..experiments.tables import MEASURED, TABLES, select_rows
 from ..extras import need
-from ..spelling import counted, format_duration, say
+from ..text import counted, format_duration, say
 
 
 def reproduce(
@@ -13,9 +14,9 @@ def reproduce(
     *,
     scale: Literal["paper", "small", "embedded"] = "paper",
     rows: str | None = None,
-    seeds: int | None = None,
-    budget: float | None = None,
-    jobs: int = 1,
+    seeds: Annotated[int, "> 0", "<= 1000"] | None = None,
+    budget: PositiveFloat | None = None,
+    jobs: PositiveInt = 1,
     output: str | None = None,
     keep: bool = False,
     dry: bool = False,
@@ -43,9 +44,7 @@ def reproduce(
         fill: documents separated by commas, in which tables are written again from finished runs.
         settings: for all rows, such as data.root=CUB_200_2011 or model.weights=resnet50.pth.
     """
-    seeds = (3 if table == "gated-field" else 5) if seeds is None else seeds
-    if seeds < 1 or jobs < 1 or (budget is not None and budget <= 0):
-        raise ValueError(f"seeds = {seeds}, jobs = {jobs} and budget = {budget} must be more than 0")
+    seeds = seeds or (3 if table == "gated-field" else 5)
     need("scipy", "reproduce")
     folder = Path(output or Path("reproduce") / (table if table in MEASURED else scale))
     if table in MEASURED:

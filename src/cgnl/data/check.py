@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..spelling import counted
+from ..text import counted
 from .detection import read_scene
 from .images import read_image
-from .index import Index, Kind, Sample, Scene, UnreadableError, name_some
+from .index import DatasetIndex, Kind, Sample, Scene, UnreadableError, name_some
+from .stored import File
 from .video import probe
 
 AT_ONCE = 1024
@@ -22,9 +22,9 @@ class Report:
 
     counts: dict[str, dict[str, int]]
     """Split -> class -> listed samples, or objects."""
-    unreadable: dict[Path, str]
+    unreadable: dict[File, str]
     """File -> why it cannot be read."""
-    short: dict[Path, int]
+    short: dict[File, int]
     """Video with too few frames -> how many it has."""
     problems: tuple[str, ...]
     """What the reader found, such as labels without files."""
@@ -37,7 +37,7 @@ class Report:
         return not self.faults
 
 
-def check(index: Index, min_frames: int = 1, workers: int = 2) -> Report:
+def check(index: DatasetIndex, min_frames: int = 1, workers: int = 2) -> Report:
     """Decode every image, or probe every video, and count.
 
     Args:
@@ -48,8 +48,8 @@ def check(index: Index, min_frames: int = 1, workers: int = 2) -> Report:
     if min_frames < 1 or workers < 1:
         raise ValueError(f"min_frames = {min_frames} and workers = {workers} must be at least 1")
     once = list({sample.path: sample for samples in index.splits.values() for sample in samples}.values())
-    unreadable: dict[Path, str] = {}
-    short: dict[Path, int] = {}
+    unreadable: dict[File, str] = {}
+    short: dict[File, int] = {}
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(once), AT_ONCE):
             some = once[start : start + AT_ONCE]
@@ -58,12 +58,14 @@ def check(index: Index, min_frames: int = 1, workers: int = 2) -> Report:
                     unreadable[sample.path] = result
                 elif index.kind == "videos" and result < min_frames:
                     short[sample.path] = result
-    return Report(_counts(index), unreadable, short, index.problems, _faults(index, _counts(index, unreadable)))
+    return Report(
+        count_labels(index), unreadable, short, index.problems, find_faults(index, count_labels(index, unreadable))
+    )
 
 
-def table(index: Index, report: Report, min_frames: int) -> Iterator[str]:
+def table(index: DatasetIndex, report: Report, min_frames: int) -> Iterator[str]:
     """The report in lines."""
-    readable = _counts(index, report.unreadable)
+    readable = count_labels(index, report.unreadable)
     yield f"{counted(len(index.classes), 'class')} of {index.kind}"
     yield ""
     what = "objects" if index.kind == "objects" else "samples"
@@ -95,7 +97,7 @@ def _count_frames(sample: Sample | Scene, kind: Kind) -> int | str:
     return 1
 
 
-def _counts(index: Index, without: Container[Path] = ()) -> dict[str, dict[str, int]]:
+def count_labels(index: DatasetIndex, without: Container[File] = ()) -> dict[str, dict[str, int]]:
     """Split -> class -> samples, or objects."""
     counts = {}
     for split, samples in index.splits.items():
@@ -104,7 +106,7 @@ def _counts(index: Index, without: Container[Path] = ()) -> dict[str, dict[str, 
     return counts
 
 
-def _faults(index: Index, readable: dict[str, dict[str, int]]) -> tuple[str, ...]:
+def find_faults(index: DatasetIndex, readable: dict[str, dict[str, int]]) -> tuple[str, ...]:
     """Why these readable samples are not enough."""
     what = "object" if index.kind == "objects" else "sample"
     faults = [f"split {split} has no readable {what}" for split, counts in readable.items() if not any(counts.values())]

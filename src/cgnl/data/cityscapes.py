@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..atomic_io import make_folder, write_text
 from ..extras import need
 from .detection import encode
 from .images import check_size, read_image
 from .index import UnreadableError, is_image_file, new_folder
-from .shrink import write_whole
 
 CLASSES = {"person": 24, "rider": 25, "car": 26, "truck": 27, "bus": 28, "train": 31, "motorcycle": 32, "bicycle": 33}
 """Classes with instances -> their ids in Cityscapes."""
@@ -117,7 +117,8 @@ def _convert_split(root: Path, out: Path, split: str, say: Callable[[str], None]
             said = now
     categories = [{"id": number, "name": name} for name, number in CLASSES.items()]
     content = json.dumps({"images": images, "annotations": annotations, "categories": categories})
-    write_whole(out / "annotations" / f"instances_{split}.json", lambda part: part.write_text(content, "utf-8"))
+    make_folder(out / "annotations")
+    write_text(out / "annotations" / f"instances_{split}.json", content)
     done.pictures, done.crowds = len(images), sum(row["iscrowd"] for row in annotations)
     done.objects = len(annotations) - done.crowds
     return done

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..spelling import first_line
-from .index import NAMED_AT_MOST, Index, Object, Scene, existing_folder, inside
+from ..text import first_line
+from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, existing_folder, inside
 
 SMALLEST = 1e-3
 """Pixels: a shorter side vanishes in float32."""
@@ -19,7 +19,7 @@ def coco(
     images: str | None = None,
     test_annotations: str | None = None,
     test_images: str | None = None,
-) -> Index:
+) -> DatasetIndex:
     """COCO's own layout, or any annotation file with any folder of images.
 
     In COCO's layout ``annotations/instances_train2017.json`` describes ``train2017``, and ``instances_val2017.json``
@@ -46,7 +46,7 @@ def coco(
     if not any(scene.objects for scene in splits["train"]):
         reason = problems[0] if problems else "none is listed"
         raise ValueError(f"{train} has no object that can be trained on: {reason}")
-    return Index(tuple(categories.values()), splits, "objects", tuple(problems), tuple(categories))
+    return DatasetIndex(tuple(categories.values()), splits, "objects", tuple(problems), tuple(categories))
 
 
 def ground_truth(scenes: Sequence[Scene], ids: Sequence[int]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _scenes(
             fault = f"has the category {category}, which is not listed"
         else:
             seen.add(number)
-            thing, fault = _object(row, label_of[category], image["height"], image["width"])
+            thing, fault = make_object(row, label_of[category], image["height"], image["width"])
             if thing is not None:
                 objects[image_id].append(thing)
         if fault:
@@ -173,7 +173,7 @@ def _images(source: Path, content: dict[str, Any], folder: Path) -> dict[int, di
     return images
 
 
-def _object(row: dict[str, Any], label: int, height: int, width: int) -> tuple[Object | None, str | None]:
+def make_object(row: dict[str, Any], label: int, height: int, width: int) -> tuple[Object | None, str | None]:
     """The object of an annotation, if it is valid, and what is wrong with the annotation, if anything is."""
     box: Any = row.get("bbox")
     shape: Any = row.get("segmentation")

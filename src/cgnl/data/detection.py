@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from ..extras import need
 from .images import read_image
 from .index import Object, Scene, UnreadableError
-from .loading import Place, first_readable, pack, unpack
+from .loading import EpochSample, first_readable, pack, unpack
 from .transforms import generator, integer
 
 Target = dict[str, Tensor]
@@ -61,11 +61,11 @@ class DetectionTrainSet(Dataset[DetectionBatch]):
     def __init__(self, scenes: Sequence[Scene], seed: int, flip: bool, bad_limit: int):
         self.scenes, self.seed, self.flip, self.bad_limit = scenes, seed, flip, bad_limit
 
-    def __getitems__(self, places: Sequence[Place]) -> DetectionBatch:
+    def __getitems__(self, places: Sequence[EpochSample]) -> DetectionBatch:
         count, limit = len(self.scenes), self.bad_limit
         return _batch([first_readable(partial(self._read, place), place.sample, count, limit) for place in places])
 
-    def _read(self, place: Place, index: int) -> tuple[Tensor, Target]:
+    def _read(self, place: EpochSample, index: int) -> tuple[Tensor, Target]:
         pixels, target = read_scene(self.scenes[index]), make_target(self.scenes[index])
         is_flipped = self.flip and integer(0, 2, generator(self.seed, *place))
         return horizontal_flip(pixels, target) if is_flipped else (pixels, target)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..extras import need
 from .index import UnreadableError
+from .stored import File, StoredFile
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that are read, whatever the file name says. Not AVIF: its frames may be larger than the header says."""
@@ -22,7 +23,7 @@ BAND = 2**22
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # problems with a file are reported once, by us
 
 
-def read_image(path: Path | str) -> Tensor:
+def read_image(path: File | str) -> Tensor:
     """Read the first image of a file as RGB, uint8 [3, H, W], rotated by its EXIF orientation.
 
     Transparent pixels become white, 16-bit grey keeps its upper 8 bits.
@@ -30,7 +31,8 @@ def read_image(path: Path | str) -> Tensor:
     """
     pillow = need("PIL.Image", "data")
     try:
-        with pillow.open(path, formats=FORMATS) as image:
+        source = path.open() if isinstance(path, StoredFile) else path
+        with pillow.open(source, formats=FORMATS) as image:
             check_size(path, image.width, image.height, copies=2 if image.format == "WEBP" else 1)
             image.load()
             with contextlib.suppress(Exception):  # a broken EXIF block says nothing about the pixels
@@ -47,7 +49,17 @@ def read_image(path: Path | str) -> Tensor:
         raise UnreadableError(path, error) from error
 
 
-def check_size(path: Path | str, width: int, height: int, copies: int = 1) -> None:
+def read_size(path: Path | str) -> tuple[int, int]:
+    """Height and width of an image by its header, as ``read_image`` returns it."""
+    try:
+        with need("PIL.Image", "data").open(path, formats=FORMATS) as image:
+            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # its EXIF orientation swaps the axes
+            return (image.width, image.height) if turned else (image.height, image.width)
+    except Exception as error:  # Pillow raises anything on a damaged file
+        raise UnreadableError(path, error) from error
+
+
+def check_size(path: File | str, width: int, height: int, copies: int = 1) -> None:
     """Refuse an image or frame that would not fit into memory together with its copies."""
     if width * height * copies > MAX_PIXELS:
         most = MAX_PIXELS // copies
@@ -59,6 +71,23 @@ def to_image(pixels: Tensor) -> Any:
     return need("PIL.Image", "data").fromarray(pixels.permute(1, 2, 0).contiguous().cpu().numpy())
 
 
+def to_pixels(image: Any) -> Tensor:
+    """Convert a Pillow image, or bytes as [.., H, W, 3], [H, W] or a tensor [.., 3, H, W], to uint8 [.., 3, H, W]."""
+    numpy = need("numpy", "data")
+    if isinstance(image, need("PIL.Image", "data").Image):
+        return _to_tensor(image)
+    tensor = image if isinstance(image, Tensor) else torch.from_numpy(numpy.array(image))
+    if tensor.dtype != torch.uint8:
+        raise ValueError(f"an image must hold bytes, from 0 to 255 (uint8), not {tensor.dtype}")
+    if tensor.ndim == 2:
+        return tensor.expand(3, -1, -1)
+    axis = -3 if isinstance(image, Tensor) else -1
+    if tensor.ndim not in (3, 4) or tensor.shape[axis] != 3:
+        wanted = "[3, H, W] or [T, 3, H, W]" if isinstance(image, Tensor) else "[H, W, 3] or [T, H, W, 3]"
+        raise ValueError(f"an image must be {wanted}, not {list(tensor.shape)}")
+    return tensor.cpu() if axis == -3 else tensor.movedim(-1, -3)
+
+
 def resize_by_area(pixels: Tensor, height: int, width: int) -> Tensor:
     """Resize uint8 [3, H, W] by averaging over areas."""
     numpy, box = need("numpy", "data"), need("PIL.Image", "data").Resampling.BOX
@@ -66,9 +95,9 @@ def resize_by_area(pixels: Tensor, height: int, width: int) -> Tensor:
     return torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
 
 
-def is_empty(path: Path | str) -> bool:
+def is_empty(path: File | str) -> bool:
     """Whether a file has no bytes."""
-    return Path(path).stat().st_size == 0
+    return not path.read_bytes() if isinstance(path, StoredFile) else Path(path).stat().st_size == 0
 
 
 def _to_tensor(image: Any) -> Tensor:

@@ -3,13 +3,15 @@
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from ..spelling import first_line, printable
+from ..text import first_line, printable
+from .stored import File
 
+T = TypeVar("T")
 Kind = Literal["images", "videos", "objects"]
 """Classify images, classify videos, or detect objects in images."""
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -18,8 +20,11 @@ OTHER_SUFFIXES = frozenset({".avif", ".heic", ".heif", ".jp2", ".jxl"})
 VIDEO_SUFFIXES = frozenset(
     {".3gp", ".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv"}
 )
-LEFT_BY_SYSTEMS = ("__MACOSX",)
+LEFT_BY_SYSTEMS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
 """Folders that are no part of a dataset, besides hidden ones."""
+TEST_FOLDERS = ("test", "val", "valid", "validation")
+"""Names of a split to test on; the first that is there is the test split."""
+SPLITS = ("train", *TEST_FOLDERS)
 NAMED_AT_MOST = 10
 """Problems of a kind that are described one by one; the rest are counted."""
 
@@ -40,19 +45,22 @@ def is_video_file(path: Path | str) -> bool:
     return has_suffix(path, VIDEO_SUFFIXES)
 
 
+CANNOT = " cannot be read: "
+
+
 class UnreadableError(ValueError):
     """A sample that cannot be decoded. The message is one sentence with the file and the reason."""
 
-    def __init__(self, path: Path | str, reason: object):
+    def __init__(self, path: object, reason: object):
         reason = getattr(reason, "strerror", None) or reason  # without the error number and the file name
-        super().__init__(printable(f"{path} cannot be read: {first_line(reason)}"))
+        super().__init__(printable(f"{path}{CANNOT}{first_line(reason)}"))
         self.path = path
 
 
 class Sample(NamedTuple):
     """An image, a video file or a folder of frames, and its class index."""
 
-    path: Path
+    path: File
     label: int
 
     @property
@@ -92,7 +100,7 @@ class Scene(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Index:
+class DatasetIndex:
     """A dataset as a list of files."""
 
     classes: tuple[str, ...]
@@ -105,7 +113,7 @@ class Index:
     """COCO's category_id of each class."""
 
 
-def hold_out(index: Index, share: float) -> Index:
+def hold_out(index: DatasetIndex, share: float) -> DatasetIndex:
     """Move a share of each class (of all images if they hold objects) from train to test, but never all of it.
 
     The choice depends on file names alone, so files added later do not mix training and test samples.
@@ -113,7 +121,7 @@ def hold_out(index: Index, share: float) -> Index:
     by_class: dict[int, list[Sample | Scene]] = defaultdict(list)
     for sample in index.splits["train"]:
         by_class[_stratum(sample)].append(sample)
-    held_out: set[Path] = set()
+    held_out: set[File] = set()
     for samples in by_class.values():
         count = min(max(1, round(share * len(samples))), len(samples) - 1) if share else 0
         held_out.update(sample.path for sample in sorted(samples, key=_digest)[:count])
@@ -122,10 +130,10 @@ def hold_out(index: Index, share: float) -> Index:
     return replace(index, splits=index.splits | {"train": train, "test": test})
 
 
-def at_most(index: Index, limit: int) -> Index:
+def at_most(index: DatasetIndex, limit: int) -> DatasetIndex:
     """Keep no more than ``limit`` training samples, spread over the classes as evenly as possible."""
     seen: Counter[int] = Counter()
-    turns: dict[Path, int] = {}
+    turns: dict[File, int] = {}
     for sample in sorted(index.splits["train"], key=_digest):
         seen[_stratum(sample)] += 1
         turns[sample.path] = seen[_stratum(sample)]
@@ -175,7 +183,23 @@ def walk(root: Path, ignored: set[str] | None = None) -> Iterator[Folder]:
         ahead += [(path, above) for path in reversed(folders)]
 
 
-def untrained(index: Index) -> tuple[str, ...]:
+def name_splits(found: Mapping[str, T]) -> dict[str, T]:
+    """What was found for each split: the first to test on is called ``test``, and empty ones are left out."""
+    splits = {"train": found["train"]}
+    for name in TEST_FOLDERS:
+        if found.get(name):
+            splits[name if "test" in splits else "test"] = found[name]
+    return splits
+
+
+def sort_classes(labels: Iterable[str]) -> list[str]:
+    """Names of classes in order: by number if all are numbers, else by name."""
+    labels = list(labels)
+    numbers = all(label.isascii() and label.isdigit() and len(label) < 10 for label in labels)
+    return sorted(labels, key=lambda label: (int(label), label)) if numbers else sorted(labels)
+
+
+def untrained(index: DatasetIndex) -> tuple[str, ...]:
     """The classes without a training sample."""
     trained = {label for sample in index.splits["train"] for label in sample.labels}
     return tuple(name for label, name in enumerate(index.classes) if label not in trained)

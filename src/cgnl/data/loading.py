@@ -12,21 +12,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, default_collate
 
+from .augment import Augmentation, Mix, augment, mix
 from .index import UnreadableError
 from .sources import Source
 from .transforms import AREA, generator, random_crop, resize, resize_all, spread_crops
 from .video import clip_indices, spread_clip_starts
 
-AS_THEY_ARE = 1024
+MAX_UNCROPPED_SIDE = 1024
 """Longest side of a square input that is not cropped."""
+NO_AUGMENTATION = Augmentation()
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
+class EpochSample(NamedTuple):
     """A sample in an epoch."""
 
     epoch: int
     sample: int
+    """Its number, plus the number of all samples for each time that it was drawn in this epoch already."""
 
 
 class Item(NamedTuple):
@@ -44,8 +47,9 @@ class Batch(NamedTuple):
     """Samples for one step."""
 
     pixels: Tensor
-    """uint8. Training: [B, 3, H, W] or [B, T, 3, H, W]. Testing: [B, V, ...], all views of each sample."""
+    """uint8, float32 if mixed. Training: [B, 3, H, W] or [B, T, 3, H, W]. Testing: [B, V, ...], all views of each."""
     labels: Tensor
+    """Classes [B], or shares of classes [B, K] if mixed."""
     samples: Tensor
     problems: tuple[str, ...]
     """One sentence for each file that could not be read."""
@@ -53,18 +57,22 @@ class Batch(NamedTuple):
     """If given, the pixels are packed crops of these shapes, which ``to`` flips and resizes."""
     flips: tuple[bool, ...] = ()
     size: int = 0
+    mix: Mix | None = None
+    """If given, ``to`` mixes the samples."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that ``to`` moves."""
         return self.pixels, self.labels
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Move the batch to a device, and resize packed crops there."""
+        """Move the batch to a device, resize packed crops there, and mix the samples."""
         pixels, labels = self.pixels.to(device, non_blocking=True), self.labels
         if pixels.is_cuda and not labels.is_cuda:  # a copy from pageable memory would wait for the previous step
             labels = (labels if labels.is_pinned() else labels.pin_memory()).to(device, non_blocking=True)
         if self.shapes:
             pixels = resize_all(unpack(pixels, self.shapes), self.flips, self.size)
+        if self.mix is not None:
+            pixels, labels = mix(pixels, labels, self.mix)
         return Batch(pixels, labels, self.samples, self.problems)
 
 
@@ -110,32 +118,52 @@ def first_readable(
 class TrainSet(Dataset[Item]):
     """A random view of each sample. One that cannot be read is replaced by the next that can.
 
-    With ``resize_later``, the device resizes: loading is then twice as fast, and a GPU hardly notices.
+    With ``resize_later``, the device resizes: loading is then twice as fast, and a GPU hardly notices. Samples that are
+    augmented are resized first, so it has no effect on them.
     """
 
-    def __init__(self, source: Source, view: View, seed: int, bad_limit: int, resize_later: bool = False):
+    def __init__(
+        self,
+        source: Source,
+        view: View,
+        seed: int,
+        bad_limit: int,
+        resize_later: bool = False,
+        augmentation: Augmentation = NO_AUGMENTATION,
+    ):
         self.source, self.view, self.seed, self.bad_limit = source, view, seed, bad_limit
-        self.resize_later = resize_later
+        self.augmentation = augmentation
+        self.resize_later = resize_later and view.size is not None and not augmentation.changes_samples
 
-    def __getitem__(self, place: Place) -> Item:
+    def __getitem__(self, place: EpochSample) -> Item:
         item = self._load(place)
-        if item.pixels is None or self.view.size is None:
+        if item.pixels is None:
             return item
-        return item._replace(pixels=resize_all([item.pixels], [item.flip], self.view.size)[0], flip=False)
+        return item._replace(pixels=self._finish([place], [item.pixels], [item.flip])[0], flip=False)
 
-    def __getitems__(self, places: Sequence[Place]) -> Batch:
+    def __getitems__(self, places: Sequence[EpochSample]) -> Batch:
         items, size = [self._load(place) for place in places], self.view.size
-        crops = [item.pixels for item in items if item.pixels is not None]
-        if size is None or not crops:
+        read = [(p, item.pixels, item.flip) for p, item in zip(places, items, strict=True) if item.pixels is not None]
+        if not read:
             return collate(items)
-        flips = tuple(item.flip for item in items if item.pixels is not None)
-        crops = [resize(part, size, size) if max(part.shape[-2:]) > 2 * size else part for part in crops]
+        found, crops, flips = zip(*read, strict=True)
+        if size is not None:
+            crops = [resize(part, size, size) if max(part.shape[-2:]) > 2 * size else part for part in crops]
+        how = self.augmentation.draw_mix(self.seed, places[0].epoch, [place.sample for place in places])
         if not self.resize_later:
-            return _batch(items, resize_all(crops, flips, size))
+            return _batch(items, self._finish(found, crops, flips))._replace(mix=how)
         shapes = tuple(tuple(part.shape) for part in crops)
-        return _batch(items, pack(crops))._replace(shapes=shapes, flips=flips, size=size)
+        return _batch(items, pack(crops))._replace(shapes=shapes, flips=flips, size=size, mix=how)
 
-    def _load(self, place: Place) -> Item:
+    def _finish(self, places: Sequence[EpochSample], crops: Sequence[Tensor], flips: Sequence[bool]) -> Tensor:
+        """Resize, flip and augment crops."""
+        size, how = self.view.size, self.augmentation
+        squares = torch.stack(list(crops)) if size is None else resize_all(crops, flips, size)
+        if not how.changes_samples:
+            return squares
+        return torch.stack([augment(part, how, self.seed, *p) for part, p in zip(squares, places, strict=True)])
+
+    def _load(self, place: EpochSample) -> Item:
         """The random crop of a sample, not yet resized and flipped."""
         read = partial(self._read, place)
         found, index, problems = first_readable(read, place.sample, len(self.source), self.bad_limit)
@@ -143,7 +171,7 @@ class TrainSet(Dataset[Item]):
             return Item(None, -1, index, problems)
         return Item(found[0], self.source.label(index), index, problems, flip=found[1])
 
-    def _read(self, place: Place, index: int) -> tuple[Tensor, bool]:
+    def _read(self, place: EpochSample, index: int) -> tuple[Tensor, bool]:
         view, source = self.view, generator(self.seed, *place)
         pixels = self.source.read(index, lambda n: clip_indices(n, view.frames, view.stride, generator=source))
         return (pixels, False) if view.size is None else random_crop(pixels, source, view.area, view.flip)
@@ -165,7 +193,7 @@ class EvalSet(Dataset[Item]):
         height, width = pixels.shape[-2:]
         if view.size is not None:
             pixels = spread_crops(pixels, view.size, view.short_side, 1 if is_image else view.crops)
-        elif height * width > AS_THEY_ARE**2:
+        elif height * width > MAX_UNCROPPED_SIDE**2:
             reason = f"{width} x {height} pixels are too many for a network that sees files as they are"
             raise UnreadableError(self.source.name(index), reason)
         else:
@@ -181,12 +209,13 @@ class EvalSet(Dataset[Item]):
 
 
 @dataclass(eq=False)
-class TrainBatches(Sampler[list[Place]]):
+class TrainBatchSampler(Sampler[list[EpochSample]]):
     """The batches of a whole run, epoch after epoch, from batch number ``first`` on.
 
     Every epoch is a permutation of the samples, without those that do not fill a batch. Each rank takes its share of
     each step, so that together they see the batches of a single one. With ``groups``, the group of each sample, a
-    batch is of one group if there are enough.
+    batch is of one group if there are enough. With ``labels``, the class of each sample, an epoch has as many samples
+    of each class. With ``shards``, the shard of each sample, only those of ``window`` shards are mixed at a time.
     """
 
     count: int
@@ -199,6 +228,9 @@ class TrainBatches(Sampler[list[Place]]):
     world: int = 1
     accumulate: int = 1
     groups: Sequence[int] | None = None
+    labels: Sequence[int] | None = None
+    shards: Sequence[int] | None = None
+    window: int = 1
 
     def __post_init__(self) -> None:
         if self.batch_size % (self.world * self.accumulate) or not self.batch_size <= self.count:
@@ -213,16 +245,45 @@ class TrainBatches(Sampler[list[Place]]):
         """Of the whole run, wherever it begins."""
         return self.epochs * self.batches_per_epoch
 
-    def __iter__(self) -> Iterator[list[Place]]:
+    def __iter__(self) -> Iterator[list[EpochSample]]:
         share = self.batch_size // self.accumulate  # samples of a micro-batch over all ranks
         for epoch in range(self.first // self.batches_per_epoch, self.epochs):
-            order = torch.randperm(self.count, generator=generator(self.seed, epoch)).tolist()
+            source = generator(self.seed, epoch)
+            order = torch.randperm(self.count, generator=source).tolist()
+            if self.labels is not None:
+                order = balance(order, self.labels, source)
+            if self.shards is not None:
+                order = group_shards(order, self.shards, self.window)
             if self.groups is not None:
                 order = group_batches(order, self.groups, self.batch_size)
             begin = max(self.first - epoch * self.batches_per_epoch, 0)
             for batch in range(begin, self.batches_per_epoch):
                 part = order[batch * share : (batch + 1) * share]
-                yield [Place(epoch, index) for index in part[self.rank :: self.world]]
+                yield [EpochSample(epoch, index) for index in part[self.rank :: self.world]]
+
+
+def balance(order: Sequence[int], labels: Sequence[int], source: torch.Generator) -> list[int]:
+    """Choose as many samples as there are, each class equally often, from samples in random order.
+
+    Every sample of a class is drawn before one is drawn again, which has the number of all samples added to its own.
+    """
+    by_class: dict[int, list[int]] = {}
+    for sample in order:
+        by_class.setdefault(labels[sample], []).append(sample)
+    each, more = divmod(len(order), len(by_class))  # the first classes of the order get one more
+    chosen = []
+    for turn, samples in enumerate(by_class.values()):
+        draws = range(each + (turn < more))
+        chosen += [samples[n % len(samples)] + n // len(samples) * len(order) for n in draws]
+    return [chosen[place] for place in torch.randperm(len(chosen), generator=source).tolist()]
+
+
+def group_shards(order: Sequence[int], shards: Sequence[int], window: int) -> list[int]:
+    """Reorder the samples so that those of ``window`` shards come before any of the next; random as the order is."""
+    turns: dict[int, int] = {}
+    for sample in order:
+        turns.setdefault(shards[sample], len(turns))
+    return sorted(order, key=lambda sample: turns[shards[sample]] // window)
 
 
 def group_batches(order: Sequence[int], groups: Sequence[int], batch_size: int) -> list[int]:

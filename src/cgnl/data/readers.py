@@ -9,12 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..spelling import counted
+from ..text import counted
 from .coco import coco
 from .index import (
     NAMED_AT_MOST,
     OTHER_SUFFIXES,
-    Index,
+    SPLITS,
+    TEST_FOLDERS,
+    DatasetIndex,
     Kind,
     Sample,
     existing_folder,
@@ -22,10 +24,14 @@ from .index import (
     is_image_file,
     is_video_file,
     name_some,
+    name_splits,
+    sort_classes,
     walk,
 )
+from .shards import shards
+from .tables import hf
+from .yolo import yolo
 
-TEST_FOLDERS = ("test", "val", "valid", "validation")
 MARKERS = {
     "cub": ("CUB-200-2011", "image_class_labels.txt", "CUB_200_2011/image_class_labels.txt"),
     "pets": ("Oxford-IIIT Pets", "annotations/trainval.txt", "oxford-iiit-pet/annotations/trainval.txt"),
@@ -50,7 +56,7 @@ LSA64_CLIP = re.compile(r"([0-9]{3})_([0-9]{3})_[0-9]{3}")
 """Class, signer and repetition in the name of a clip."""
 
 
-def folder(root: Path | str) -> Index:
+def folder(root: Path | str) -> DatasetIndex:
     """Class folders of images, video files or folders of frames, in ``root`` or in its ``train`` and ``test``.
 
     The test folder may also be called ``val``, ``valid`` or ``validation``. Without one there is only ``"train"``.
@@ -60,22 +66,28 @@ def folder(root: Path | str) -> Index:
     return _folder(root, None)
 
 
-def images(root: Path | str) -> Index:
+def images(root: Path | str) -> DatasetIndex:
     """Class folders of images, never of clips; otherwise as ``folder``."""
     return _folder(root, "images")
 
 
-def clips(root: Path | str) -> Index:
+def clips(root: Path | str) -> DatasetIndex:
     """Class folders of video files or folders of frames, however these are named; otherwise as ``folder``."""
     return _folder(root, "videos")
 
 
-def _folder(root: Path | str, kind: Kind | None) -> Index:
+def find_layout(root: Path) -> str | None:
+    """The layout whose files are in a folder, or None for class folders and all else."""
+    found = (layout for layout, (_, *markers) in MARKERS.items() if any(any(root.glob(m)) for m in markers))
+    return next(found, None)
+
+
+def _folder(root: Path | str, kind: Kind | None) -> DatasetIndex:
     """Find the splits of a folder of class folders."""
     root = existing_folder(root)
-    for layout, (name, *markers) in MARKERS.items():
-        if any(any(root.glob(marker)) for marker in markers):
-            raise ValueError(f"{root} looks like {name}: say dataset={layout}, or in training data.dataset={layout}")
+    if layout := find_layout(root):
+        name = MARKERS[layout][0]
+        raise ValueError(f"{root} looks like {name}: say dataset={layout}, or in training data.dataset={layout}")
     train, tests = root / "train", [name for name in TEST_FOLDERS if (root / name).is_dir()]
     if not train.is_dir() or (_media(train) and not (tests and _folders(train))):  # or a class that is called train
         return _class_folders(root, {"train": root}, kind)
@@ -85,7 +97,7 @@ def _folder(root: Path | str, kind: Kind | None) -> Index:
     return _class_folders(root, splits, kind)
 
 
-def cub(root: Path | str) -> Index:
+def cub(root: Path | str) -> DatasetIndex:
     """CUB-200-2011: ``images.txt`` and its companions, in ``root`` or in ``root/CUB_200_2011``."""
     home = _home(root, "CUB-200-2011", "images.txt", "CUB_200_2011")
     classes = _numbered(home / "classes.txt")
@@ -126,7 +138,7 @@ def cub_parts(image: Path | str) -> dict[str, tuple[float, float]]:
     return parts
 
 
-def pets(root: Path | str) -> Index:
+def pets(root: Path | str) -> DatasetIndex:
     """Oxford-IIIT Pets: ``annotations`` and ``images`` or ``original``, in ``root`` or ``root/oxford-iiit-pet``."""
     home = _home(root, "Oxford-IIIT Pets", "annotations/trainval.txt", "oxford-iiit-pet")
     images = home / ("original" if (home / "original").is_dir() and not (home / "images").is_dir() else "images")
@@ -150,7 +162,7 @@ def pets(root: Path | str) -> Index:
     return _listed_files(home, "images", dict(sorted(breeds.items())), listed)
 
 
-def imagenet(root: Path | str) -> Index:
+def imagenet(root: Path | str) -> DatasetIndex:
     """ImageNet: ``train`` in class folders, ``val`` too or flat with ``LOC_val_solution.csv``."""
     root, home = Path(root), _home(root, "ImageNet", "train", "ILSVRC/Data/CLS-LOC")
     train, val = home / "train", home / "val"
@@ -168,7 +180,7 @@ def imagenet(root: Path | str) -> Index:
     return _add_flat_validation(_class_folders(root, {"train": train}), val, place / "LOC_val_solution.csv")
 
 
-def ucf101(root: Path | str, split: int = 1) -> Index:
+def ucf101(root: Path | str, split: int = 1) -> DatasetIndex:
     """UCF101, split 1, 2 or 3: videos in ``UCF-101`` or ``root``, split files in ``ucfTrainTestlist`` or ``root``."""
     if split not in (1, 2, 3):
         raise ValueError(f"split = {split}: UCF101 has the splits 1, 2 and 3")
@@ -188,7 +200,7 @@ def ucf101(root: Path | str, split: int = 1) -> Index:
     return _listed_files(root, "videos", classes, listed)
 
 
-def kinetics400(root: Path | str) -> Index:
+def kinetics400(root: Path | str) -> DatasetIndex:
     """Kinetics-400: ``train.csv`` and ``val.csv`` in ``root`` or ``annotations``, videos in ``train`` and ``val``."""
     root = existing_folder(root)
     clips = _kinetics_clips(root)
@@ -200,7 +212,7 @@ def kinetics400(root: Path | str) -> Index:
     return _require_samples(root, replace(index, problems=tuple(problems)))
 
 
-def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> Index:
+def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> DatasetIndex:
     """Mini-Kinetics-200: the clips of Kinetics-400 in the official id lists.
 
     Args:
@@ -227,7 +239,7 @@ def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> Index
     return _require_samples(root, replace(index, problems=tuple(problems)))
 
 
-def lsa64(root: Path | str, test_signers: Sequence[int] = (9, 10)) -> Index:
+def lsa64(root: Path | str, test_signers: Sequence[int] = (9, 10)) -> DatasetIndex:
     """LSA64: Argentinian signs in files such as ``001_001_001.mp4``, at most two folders below ``root``.
 
     Args:
@@ -262,11 +274,69 @@ def lsa64(root: Path | str, test_signers: Sequence[int] = (9, 10)) -> Index:
     numbers = sorted({number for rows in listed.values() for _, number in rows})
     splits = {split: _samples(rows, numbers) for split, rows in listed.items()}
     classes = tuple(f"{number:03} {LSA64_SIGNS[number - 1]}" for number in numbers)
-    return Index(classes, splits, "videos", tuple(problems))
+    return DatasetIndex(classes, splits, "videos", tuple(problems))
 
 
-_ALL = (folder, images, clips, cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200, lsa64, coco)
-READERS: dict[str, Callable[..., Index]] = {reader.__name__: reader for reader in _ALL}
+def labelled(root: Path | str, labels: str | None = None) -> DatasetIndex:
+    """Files and their labels from a CSV file with the columns ``file``, ``label`` and perhaps ``split``.
+
+    Args:
+        root: the folder that the files are relative to.
+        labels: the CSV file, in ``root`` or with its whole path; default ``labels.csv``. A split is train, test or
+            val (validation), which is tested on where there is no test. Other columns are ignored.
+    """
+    root = existing_folder(root)
+    source = root / (labels or "labels.csv")
+    rows: dict[Path, tuple[str, str]] = {}
+    repeated: list[Path] = []
+    for number, row in _rows(source, ("file", "label")):
+        path = root / inside(row["file"].strip(), source)
+        label, split = row["label"].strip(), (row.get("split", "train") or "").strip().lower()
+        if split not in ("train", *TEST_FOLDERS):
+            raise ValueError(f"{source}, line {number}: split = {split!r} is not train, test or val")
+        if path in rows:
+            repeated.append(path)
+        if rows.setdefault(path, (label, split)) != (label, split):
+            both = " and ".join(f"{label} ({split})" for label, split in (rows[path], (label, split)))
+            raise ValueError(f"{source}, line {number}: {row['file']} is both {both}")
+    classes = sort_classes({label for label, _ in rows.values()})
+    kinds: dict[Path, Kind | None] = {path: "videos" if path.is_dir() else _kind(path) for path in rows}
+    kind = _one_kind(source, kinds)
+    listed = {split: [(p, label) for p, (label, s) in rows.items() if s == split and kinds[p]] for split in SPLITS}
+    index = _listed_files(root, kind, {name: name for name in classes}, name_splits(listed))
+    problems = list(index.problems)
+    if others := [path for path, found in kinds.items() if not found]:
+        problems.append(f"{counted(len(others), 'file')} not of images or videos: ignored, such as {others[0]}")
+    if repeated:
+        problems.append(f"{counted(len(repeated), 'row')} of {source} repeated: ignored, such as {repeated[0]}")
+    return replace(index, problems=tuple(problems))
+
+
+def _one_kind(source: Path, kinds: Mapping[Path, Kind | None]) -> Kind:
+    """Whether a list is of images or of clips; it may not be of both."""
+    image, video = (next((path for path, kind in kinds.items() if kind == k), None) for k in ("images", "videos"))
+    if image and video:
+        raise ValueError(f"{source} mixes images ({image}) and videos ({video})")
+    return "videos" if video else "images"
+
+
+_ALL = (
+    folder,
+    images,
+    clips,
+    cub,
+    pets,
+    imagenet,
+    ucf101,
+    kinetics400,
+    mini_kinetics200,
+    lsa64,
+    shards,
+    hf,
+    coco,
+    yolo,
+)
+READERS: dict[str, Callable[..., DatasetIndex]] = {r.__name__: r for r in _ALL} | {"csv": labelled}
 """Name of a layout -> its reader."""
 
 
@@ -322,11 +392,15 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str,
     """The rows of a CSV file with at least these columns, with their line numbers."""
     table = csv.DictReader(_text(path).splitlines())
     if missing := [column for column in columns if column not in (table.fieldnames or ())]:
-        raise ValueError(f"{path} has no column {missing[0]!r}")
-    for row in table:
-        if not all((row[column] or "").strip() for column in columns):
-            raise ValueError(f"{path}, line {table.line_num}: {', '.join(columns)} are not all given")
-        yield table.line_num, row
+        found = ", ".join(map(str, table.fieldnames or ["nothing"]))
+        raise ValueError(f"{path} has no column {missing[0]!r} in its first line: {found}")
+    try:
+        for row in table:
+            if not all((row[column] or "").strip() for column in columns):
+                raise ValueError(f"{path}, line {table.line_num}: {', '.join(columns)} are not all given")
+            yield table.line_num, row
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {table.line_num}: {error}") from None
 
 
 # Folders
@@ -407,7 +481,7 @@ def _decide_kind(root: Path, classes: list[_Class]) -> tuple[Kind, str | None]:
     return kind, f"{next(iter(frames))} is read as {what}, {reason}"
 
 
-def _class_folders(root: Path, places: dict[str, Path], kind: Kind | None = None) -> Index:
+def _class_folders(root: Path, places: dict[str, Path], kind: Kind | None = None) -> DatasetIndex:
     """Build the index of splits that are folders of class folders; ``kind`` is found out if it is not given."""
     ignored: set[str] = set()
     others: list[Path] = []
@@ -438,7 +512,7 @@ def _class_folders(root: Path, places: dict[str, Path], kind: Kind | None = None
         problems.append(f"{counted(len(wrong), 'file')} not of {kind}: ignored, such as {wrong[0]}")
     if ignored:
         problems.append(f"ignored: {name_some(sorted(ignored))}")
-    return _require_samples(root, Index(tuple(names), samples, kind, tuple(problems)))
+    return _require_samples(root, DatasetIndex(tuple(names), samples, kind, tuple(problems)))
 
 
 # Samples
@@ -450,7 +524,7 @@ def _samples(rows: Iterable[tuple[Path, Any]], keys: Iterable[Any]) -> tuple[Sam
     return tuple(Sample(path, label_of[key]) for path, key in rows)
 
 
-def _require_samples(root: Path, index: Index) -> Index:
+def _require_samples(root: Path, index: DatasetIndex) -> DatasetIndex:
     """Return the index, or raise if it has no sample."""
     if not any(index.splits.values()):
         reason = index.problems[0] if index.problems else "nothing is listed"
@@ -465,16 +539,17 @@ def _describe_missing(paths: list[Path]) -> list[str]:
     return [*named, f"{rest:,} more listed files are missing"] if rest else named
 
 
-def _listed_files(root: Path, kind: Kind, classes: Mapping[Any, str], listed: Mapping[str, list[Any]]) -> Index:
+def _listed_files(root: Path, kind: Kind, classes: Mapping[Any, str], listed: Mapping[str, list[Any]]) -> DatasetIndex:
     """Build the index of the listed (file, key of its class) that exist; the others are problems."""
-    there = {path for rows in listed.values() for path, _ in rows if path.is_file()}
+    exists = Path.exists if kind == "videos" else Path.is_file  # a clip may be a folder of frames
+    there = {path for rows in listed.values() for path, _ in rows if exists(path)}
     splits = {s: _samples((row for row in rows if row[0] in there), classes) for s, rows in listed.items()}
     missing = [path for rows in listed.values() for path, _ in rows if path not in there]
-    index = Index(tuple(classes.values()), splits, kind, tuple(_describe_missing(missing)))
+    index = DatasetIndex(tuple(classes.values()), splits, kind, tuple(_describe_missing(missing)))
     return _require_samples(root, index)
 
 
-def _add_flat_validation(index: Index, val: Path, solution: Path) -> Index:
+def _add_flat_validation(index: DatasetIndex, val: Path, solution: Path) -> DatasetIndex:
     """Add ImageNet's validation images in one folder, with their classes from a CSV file."""
     known, wnids = set(index.classes), {}
     for number, row in _rows(solution, ("ImageId", "PredictionString")):
@@ -512,7 +587,7 @@ def _kinetics_clips(root: Path) -> dict[str, dict[str, tuple[str, str]]]:
     return clips
 
 
-def _kinetics(root: Path, clips: dict[str, dict[str, tuple[str, str]]]) -> Index:
+def _kinetics(root: Path, clips: dict[str, dict[str, tuple[str, str]]]) -> DatasetIndex:
     """Build the index of the clips that exist, in the folder of their split or in class folders in it."""
     classes = sorted({label for listed in clips.values() for _, label in listed.values()})
     splits = {}
@@ -523,4 +598,4 @@ def _kinetics(root: Path, clips: dict[str, dict[str, tuple[str, str]]]) -> Index
         media = (found for place in places for found in _media(place))
         videos = {path.stem: path for path, kind in media if kind == "videos"}
         splits[split] = _samples([(videos[name], clip[1]) for name, clip in listed.items() if name in videos], classes)
-    return Index(tuple(classes), splits, "videos")
+    return DatasetIndex(tuple(classes), splits, "videos")

@@ -18,6 +18,7 @@ from threading import Thread
 import torch
 from torch import Tensor
 
+from ..atomic_io import make_folder, write_text, write_whole
 from ..extras import need
 from .images import to_image
 from .index import UnreadableError, existing_folder, is_image_file, is_video_file, new_folder, walk
@@ -140,7 +141,8 @@ def _start_or_resume(out: Path, size: Size) -> None:
     file = out / SETTINGS
     if not file.is_file():
         new_folder(out)
-        write_whole(file, lambda part: part.write_text(settings, encoding="utf-8"))
+        make_folder(out)
+        write_text(file, settings)
     elif (made_with := file.read_text(encoding="utf-8")) != settings:
         raise ValueError(f"{out} was made with {made_with}, not with {settings}")
 
@@ -212,18 +214,9 @@ def encoder() -> str:
 
 def _write_frames(pixels: Tensor, source: Path, folder: Path) -> None:
     """Write frames [T, 3, H, W] as JPEG files, with the other files of the clip's folder."""
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for number, frame in enumerate(pixels):
         to_image(frame).save(folder / f"{number:05}.jpg", quality=JPEG_QUALITY)
     for file in source.iterdir():
         if file.is_file() and not is_image_file(file) and not file.name.startswith("."):
             shutil.copyfile(file, folder / file.name)
-
-
-def write_whole(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a file or folder under another name first, so that one with its own name is complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    write(part)
-    part.replace(target)

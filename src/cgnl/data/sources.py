@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path, PurePath
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -35,11 +36,16 @@ class Source(Protocol):
 
 
 @dataclass(eq=False)
-class Files:
+class FileSource:
     """Samples in files."""
 
     samples: Sequence[Sample]
     kind: Kind
+
+    @classmethod
+    def of_files(cls, paths: Sequence[Path], kind: Kind) -> "FileSource":
+        """Files without labels."""
+        return cls([Sample(path, 0) for path in paths], kind)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -50,12 +56,38 @@ class Files:
     def name(self, index: int) -> str:
         return str(self.samples[index].path)
 
+    def shards(self) -> list[int]:
+        """The number of each sample's shard."""
+        numbers: dict[Any, int] = {}
+        return [numbers.setdefault(getattr(s.path, "shard", None), len(numbers)) for s in self.samples]
+
     def read(self, index: int, pick: Pick) -> Tensor:
         path = self.samples[index].path
         try:
-            return read_image(path) if self.kind == "images" else read_frames(path, pick)
+            return read_frames(path, pick) if self.kind == "videos" else read_image(path)
         except OSError as error:  # the file or its disk went away
             raise UnreadableError(path, error) from error
+
+
+@dataclass(eq=False)
+class MemorySource:
+    """Pixels that somebody has: uint8 [3, H, W], or [T, 3, H, W]."""
+
+    pixels: Sequence[Tensor]
+    kind: Kind
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def label(self, index: int) -> int:  # noqa: ARG002
+        return 0
+
+    def name(self, index: int) -> str:
+        return f"array {index}"
+
+    def read(self, index: int, pick: Pick) -> Tensor:
+        pixels = self.pixels[index]
+        return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
 
 
 class SyntheticSource:
@@ -140,9 +172,10 @@ class CachedSource:
 
 
 def _stamp(name: str) -> tuple[int, int] | None:
-    """The size and time of a sample's file, if it has one."""
+    """The size and time of a sample's file, or of the shard that holds it, if it has one."""
+    shard = next((place for place in PurePath(name).parents if place.suffix == ".tar"), name)
     try:
-        status = os.stat(name)
+        status = os.stat(shard)
     except (OSError, ValueError):
         return None
     return status.st_size, status.st_mtime_ns

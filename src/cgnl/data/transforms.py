@@ -16,7 +16,10 @@ from torch import Tensor
 
 from ..extras import need
 
+Colour = tuple[float, ...]
+"""Red, green, blue."""
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""ImageNet's."""
 AREA = 0.08, 1.25
 """The paper's smallest and largest area of a random crop, as a share of the image."""
 ASPECT = 3 / 4, 4 / 3
@@ -145,23 +148,21 @@ def bilinear_weights(
     return weights / weights.sum(-1, keepdim=True)
 
 
-def network_input(pixels: Tensor, channels_last: bool = False) -> Tensor:
-    """Normalize uint8 [B, 3, H, W], or [B, T, 3, H, W] -> [B, 3, T, H, W]."""
-    x = normalize(pixels)
+def network_input(pixels: Tensor, channels_last: bool = False, mean: Colour = MEAN, std: Colour = STD) -> Tensor:
+    """Normalize [B, 3, H, W], from 0 to 255, or [B, T, 3, H, W] -> [B, 3, T, H, W]."""
+    x = normalize(pixels, mean, std)
     x = x.movedim(1, 2) if x.ndim == 5 else x  # [B, 3, T, H, W]
     if not channels_last:
         return x.contiguous()
     return x.contiguous(memory_format=torch.channels_last_3d if x.ndim == 5 else torch.channels_last)
 
 
-def normalize(pixels: Tensor) -> Tensor:
-    """Convert uint8 [.., 3, H, W] to float32 with ImageNet's mean and standard deviation."""
-    mean, std = _mean_and_std(pixels.device)
-    return (pixels / 255 - mean) / std
+def normalize(pixels: Tensor, mean: Colour = MEAN, std: Colour = STD) -> Tensor:
+    """Convert [.., 3, H, W], from 0 to 255, to float32, less the mean and by the standard deviation of each colour."""
+    return (pixels / 255 - _on_device(mean, pixels.device)) / _on_device(std, pixels.device)
 
 
 @functools.cache
-def _mean_and_std(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Filled in on the device, once: a copy from the host would wait for the previous step."""
-    mean, std = (torch.stack([torch.full((1, 1), v, device=device) for v in values]) for values in (MEAN, STD))
-    return mean, std  # [3, 1, 1]
+def _on_device(colour: Colour, device: torch.device) -> Tensor:
+    """Filled in on the device, once: a copy from the host would wait for the previous step. -> [3, 1, 1]."""
+    return torch.stack([torch.full((1, 1), value, device=device) for value in colour])

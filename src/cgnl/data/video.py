@@ -19,6 +19,7 @@ from torch import Tensor
 from ..extras import need
 from .images import MAX_PIXELS, check_size, is_empty, read_image, resize_by_area
 from .index import UnreadableError, is_image_file
+from .stored import File, StoredFile, as_file
 
 MAX_FRAMES = 10**6
 """Longest video: eleven hours."""
@@ -57,10 +58,10 @@ class VideoInfo:
     """Frames per second, if the file says it."""
 
 
-def probe(path: Path | str) -> VideoInfo:
+def probe(path: File | str) -> VideoInfo:
     """Count the frames of a video without decoding them, whatever its header says."""
-    path = Path(path)
-    if path.is_dir():
+    path = as_file(path)
+    if isinstance(path, Path) and path.is_dir():
         files = _frame_files(path)
         _, height, width = read_image(files[0]).shape
         return VideoInfo(len(files), height, width)
@@ -68,7 +69,7 @@ def probe(path: Path | str) -> VideoInfo:
 
 
 def read_frames(
-    path: Path | str, indices: Sequence[int] | Pick, backend: Backend = "auto", resize: Resize | None = None
+    path: File | str, indices: Sequence[int] | Pick, backend: Backend = "auto", resize: Resize | None = None
 ) -> Tensor:
     """Read the frames with these numbers, uint8 [T, 3, H, W], in any order and with repeats.
 
@@ -81,10 +82,10 @@ def read_frames(
         backend: ``"auto"`` is torchcodec if it can be imported, else PyAV.
         resize: PyAV and folders only: the size to bring each frame to as soon as it is decoded.
     """
-    path = Path(path)
+    path = as_file(path)
     if backend not in ("auto", "pyav", "torchcodec"):
         raise ValueError(f"backend must be 'auto', 'pyav' or 'torchcodec', not {backend!r}")
-    if path.is_dir():
+    if isinstance(path, Path) and path.is_dir():
         return _read_folder(path, indices, resize)
     if backend == "pyav" or (backend == "auto" and _torchcodec() is None):
         return _read_pyav(path, indices, resize)
@@ -122,7 +123,7 @@ def _last_start(frames: int, length: int, stride: int) -> int:
     return max(frames - length * stride, 0)
 
 
-def _resolve(path: Path, indices: Sequence[int] | Pick, frames: int) -> Sequence[int]:
+def _resolve(path: File, indices: Sequence[int] | Pick, frames: int) -> Sequence[int]:
     """The numbers of the frames to read, all in range."""
     indices = indices(frames) if callable(indices) else indices
     for index in indices:
@@ -131,7 +132,7 @@ def _resolve(path: Path, indices: Sequence[int] | Pick, frames: int) -> Sequence
     return indices
 
 
-def _check_bytes(path: Path, count: int, height: int, width: int) -> None:
+def _check_bytes(path: File, count: int, height: int, width: int) -> None:
     """Refuse frames that would not fit into memory together."""
     if count * height * width * 3 > MAX_BYTES:
         frames = f"{count} frames of {width} x {height} pixels"
@@ -186,11 +187,13 @@ def _read_folder(folder: Path, indices: Sequence[int] | Pick, resize: Resize | N
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+def _opened(path: File) -> Iterator[tuple[Any, Any]]:
     """Open the container and its video stream; FFmpeg's errors become ``UnreadableError``."""
     av = need("av", "data")
     try:
-        with av.open(str(path.absolute()), metadata_errors="ignore") as container:
+        stored = isinstance(path, StoredFile)  # which may be a list of other files, but has none beside it
+        source, limits = (path.open(), {"protocol_whitelist": "none"}) if stored else (str(path.absolute()), {})
+        with av.open(source, metadata_errors="ignore", options=limits) as container:
             cover = av.stream.Disposition.attached_pic
             stream = next((s for s in container.streams.video if not s.disposition & cover), None)
             if stream is None:
@@ -210,7 +213,7 @@ def _packets(container: Any, stream: Any) -> Iterator[Any]:
     return dropwhile(lambda packet: not packet.is_keyframe, (p for p in container.demux(stream) if p.size))
 
 
-def _scan(path: Path) -> VideoInfo:
+def _scan(path: File) -> VideoInfo:
     """Read the packets of a file without decoding them."""
     packets: list[Packet] = []
     with _opened(path) as (container, stream):
@@ -231,7 +234,7 @@ def _scan(path: Path) -> VideoInfo:
         return VideoInfo(frames, context.height, context.width, packets, bool(context.has_b_frames), rate)
 
 
-def _decode(path: Path, needed: Collection[int]) -> Generator[Any, None, None]:
+def _decode(path: File, needed: Collection[int]) -> Generator[Any, None, None]:
     """Decode these packets, flushing the decoder at each gap."""
     last = max(needed, default=-1)
     with _opened(path) as (container, stream):
@@ -269,7 +272,7 @@ def _needed(packets: Sequence[Packet], times: Collection[int]) -> set[int]:
     return needed
 
 
-def _find_by_time(path: Path, info: VideoInfo, wanted: Collection[int], to_rgb: ToRGB) -> dict[int, Tensor] | None:
+def _find_by_time(path: File, info: VideoInfo, wanted: Collection[int], to_rgb: ToRGB) -> dict[int, Tensor] | None:
     """Decode from key frames, find frames by the times of their packets; None if the decoder departs from these."""
     shown = sorted(packet.time for packet in info.packets if packet.is_shown and packet.time is not None)
     numbers = {shown[index]: index for index in wanted}
@@ -285,7 +288,7 @@ def _find_by_time(path: Path, info: VideoInfo, wanted: Collection[int], to_rgb: 
     return pictures if len(pictures) == len(numbers) else None
 
 
-def _find_by_count(path: Path, info: VideoInfo, wanted: Collection[int], to_rgb: ToRGB) -> dict[int, Tensor]:
+def _find_by_count(path: File, info: VideoInfo, wanted: Collection[int], to_rgb: ToRGB) -> dict[int, Tensor]:
     """Decode from the start and count."""
     pictures: dict[int, Tensor] = {}
     with closing(_decode(path, range(len(info.packets)))) as frames:
@@ -298,7 +301,7 @@ def _find_by_count(path: Path, info: VideoInfo, wanted: Collection[int], to_rgb:
     raise UnreadableError(path, f"frame {missing} of {info.frames} does not decode")
 
 
-def _read_pyav(path: Path, indices: Sequence[int] | Pick, resize: Resize | None) -> Tensor:
+def _read_pyav(path: File, indices: Sequence[int] | Pick, resize: Resize | None) -> Tensor:
     """Read frames with PyAV, starting at key frames if the times of the packets can be trusted."""
     info = _scan(path)
     height, width = resize(info.height, info.width) if resize else (info.height, info.width)
@@ -329,7 +332,7 @@ def _torchcodec() -> ModuleType | None:
         return None
 
 
-def _read_torchcodec(path: Path, indices: Sequence[int] | Pick) -> Tensor:
+def _read_torchcodec(path: File, indices: Sequence[int] | Pick) -> Tensor:
     """Read frames with torchcodec."""
     decoders = _torchcodec()
     if decoders is None:
@@ -337,7 +340,8 @@ def _read_torchcodec(path: Path, indices: Sequence[int] | Pick) -> Tensor:
     if not path.is_file() or is_empty(path):
         raise UnreadableError(path, "it is empty" if path.is_file() else "No such file or directory")
     try:
-        decoder = decoders.VideoDecoder(str(path.absolute()), dimension_order="NCHW", seek_mode="exact")
+        source = path.read_bytes() if isinstance(path, StoredFile) else str(path.absolute())
+        decoder = decoders.VideoDecoder(source, dimension_order="NCHW", seek_mode="exact")
         frames = len(decoder)
     except (RuntimeError, ValueError) as error:
         raise UnreadableError(path, error) from error

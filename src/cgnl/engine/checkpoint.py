@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..atomic_io import whole_file
 from ..data.index import Kind
 from ..models.weights import check_size, is_state_dict
-from .atomic_io import whole_file
 from .config import Config, build
 from .datasets import view_in_test
 from .network import build_network, check_input
@@ -90,17 +90,22 @@ def open_trained(path: Path | str) -> Trained:
     """The network of a checkpoint, ready to be used; a wrong description fails on the meta device, at no cost."""
     path = find_checkpoint(path)
     checkpoint = read(path)
-    weights, about = weights_of(checkpoint, path), described(checkpoint["cgnl"], path)
-    try:
-        with torch.device("meta"):
-            outline = build_network(about.config.model, len(about.classes), load=False)
-        check_input(outline, about.config.model.name, view_in_test(about.config.data, about.kind), about.kind)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not describe a network: {error}") from None
-    check_size(outline, weights, path)
+    weights, about = get_weights(checkpoint, path), described(checkpoint["cgnl"], path)
+    check_size(outline(about, path), weights, path)
     network = build_network(about.config.model, len(about.classes), load=False)
     load_network(network, checkpoint, path)
     return dataclasses.replace(about, network=network.eval())
+
+
+def outline(about: Trained, path: Path | str) -> nn.Module:
+    """The network that a file describes, on the meta device, if there is such a network."""
+    try:
+        with torch.device("meta"):
+            network = build_network(about.config.model, len(about.classes), load=False)
+        check_input(network, about.config.model.name, view_in_test(about.config.data, about.kind), about.kind)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not describe a network: {error}") from None
+    return network
 
 
 def described(about: Any, path: Path | str, settings: str = "config") -> Trained:
@@ -117,7 +122,7 @@ def described(about: Any, path: Path | str, settings: str = "config") -> Trained
         raise ValueError(f"{path} does not describe a network: {reason}") from None
 
 
-def check_names(trained: Trained, path: Path | str) -> None:
+def require_classifier(trained: Trained, path: Path | str) -> None:
     """Raise for detectors."""
     if not trained.task.classifies:
         other = "from Python, cgnl.explain.attention takes any network"
@@ -127,12 +132,12 @@ def check_names(trained: Trained, path: Path | str) -> None:
 def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:
     """Load a checkpoint's weights into a network, which they must fit."""
     try:
-        network.load_state_dict(weights_of(checkpoint, path))
+        network.load_state_dict(get_weights(checkpoint, path))
     except RuntimeError as error:
         raise ValueError(f"{path} is of another network: {str(error).splitlines()[-1].strip()}") from None
 
 
-def weights_of(checkpoint: Mapping[str, Any], path: Path | str) -> dict[str, torch.Tensor]:
+def get_weights(checkpoint: Mapping[str, Any], path: Path | str) -> dict[str, torch.Tensor]:
     """The network's weights in a checkpoint."""
     state = checkpoint.get("state_dict")
     if not is_state_dict(state):

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..extras import need
-from ..spelling import first_line, nearest
+from ..text import first_line, nearest
 from .values import NonNegativeInt, PositiveFloat, PositiveInt, Share, convert
 
 SYNTHETIC = ("parts", "relation", "actions")
+DETECTION = ("coco", "yolo")
+"""Layouts of datasets for object detection."""
+ONLINE = ("wandb", "mlflow")
+"""Loggers that may open an address, which no file can ask for."""
 NETWORKS = (
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
     *("resnet50_caffe", "resnet101_caffe", "resnet152_caffe"),
@@ -64,7 +68,14 @@ Workers = Annotated[int, ">= 0", "<= 512"]
 Channels = Annotated[int, "> 0", "<= 4096"]
 Epochs = Annotated[int, "> 0", "<= 1e6"]
 Warmup = Annotated[int, ">= 0", "<= 1e6"]
+Fraction = Annotated[float, ">= 0", "<= 1"]
+Alpha = Annotated[float, ">= 0", "<= 100"]
+SMALLEST_ALPHA = 0.001
+"""Below it, numbers of the beta distribution are lost to rounding."""
 Seed = Annotated[int, ">= 0", "<= 4294967295"]
+
+
+AUGMENTATIONS = ("augment", "jitter", "erase", "mixup", "cutmix")
 
 
 @dataclass(frozen=True)
@@ -72,11 +83,21 @@ class Data:
     """Which samples, and how the network sees them."""
 
     dataset: str | None = None
-    """A synthetic dataset (parts, relation, actions), or the layout of root: folder, images, clips, cub, pets,
-    imagenet, ucf101, kinetics400, mini_kinetics200, lsa64, or coco for object detection. If not given: coco if
+    """A synthetic dataset (parts, relation, actions), or the layout of root: folder, images, clips, csv, cub, pets,
+    imagenet, ucf101, kinetics400, mini_kinetics200, lsa64, shards (tar files of WebDataset), hf (save_to_disk of
+    Hugging Face's datasets), or coco or yolo for object detection. If not given: csv if labels is given, coco if
     annotations is given, folder if root is given, else parts."""
     root: str | None = None
-    """Folder of the dataset."""
+    """Folder of the dataset. Shards: also a pattern such as shards/{000000..000007}.tar or, if typed on the command
+    line, the address of a folder (https://...) or a command (pipe:cat shards/{shard})."""
+    shard_cache: str | None = None
+    """Shards from an address or command: folder where they are kept."""
+    shard_cache_gib: PositiveFloat = 64.0
+    """Shards from an address or command: how much of them is kept, in GiB; the longest unused are removed first."""
+    labels: str | None = None
+    """CSV file with the columns file, label and perhaps split (train, test, val), in root or with its whole path."""
+    shard_window: PositiveInt | None = None
+    """Shards whose samples are mixed at a time, if shard_cache does not hold them all. If not given: all of them."""
     split: int = 1
     """UCF101: which of its three splits."""
     lists: str | None = None
@@ -98,14 +119,35 @@ class Data:
     """Share of each class to test on, if the dataset has no test split."""
     limit: PositiveInt | None = None
     """Most training samples, balanced over the classes. If not given: all."""
+    balance: Literal["none", "weights", "sampling"] = "none"
+    """For classes of different sizes. weights: weight the loss by the inverse frequency of the class. sampling: draw
+    each class equally often in an epoch, which is as long as before."""
     samples: Samples = 2000
     """Training samples of a synthetic dataset; it has a quarter as many test samples."""
-    size: Side = 224
-    """Side of the square training crop in pixels; for detection, the shorter side of the image."""
+    size: Side | None = None
+    """Side of the square training crop in pixels; for detection, the shorter side of the image. If not given: what the
+    network was made for, 224 for ours."""
+    mean: tuple[float, float, float] | None = None
+    """Mean of red, green and blue, from 0 to 1, that is subtracted. If not given: the network's own, or ImageNet's."""
+    std: tuple[float, float, float] | None = None
+    """Standard deviation to divide by afterwards. If not given: the network's own, or ImageNet's."""
     area: tuple[float, float] = (0.08, 1.25)
     """Smallest and largest area of a training crop, as a share of the image."""
     flip: bool = True
     """Mirror half of the training samples."""
+    augment: Literal["none", "trivial", "rand"] = "none"
+    """Random changes of colour and shape of each training sample. trivial: one of any strength (TrivialAugment). rand:
+    two of medium strength (RandAugment)."""
+    jitter: Fraction = 0.0
+    """Largest random change of brightness, contrast and saturation, as a share; 0.4 is usual."""
+    erase: Fraction = 0.0
+    """Probability that a random box of a training sample is erased; 0.25 is usual."""
+    mixup: Alpha = 0.0
+    """Blend pairs of training samples and their labels, in shares from the beta distribution of this alpha; 0.2 is
+    usual, 0 is off."""
+    cutmix: Alpha = 0.0
+    """Paste a box of one training sample into another, with the labels in the same shares; alpha 1 is usual, 0 is off.
+    With mixup too, each batch gets one of the two, by a fair coin."""
     test_size: Side | None = None
     """Side of the square test crop. If not given: size for images, test_short_side for videos."""
     test_short_side: Side | None = None
@@ -134,12 +176,14 @@ class Model:
     """Which network."""
 
     name: str | None = None
-    """One of the networks that `cgnl models` lists. If not given: resnet18 for images, c2d_resnet18 for videos,
-    maskrcnn_resnet50_fpn for detection."""
+    """One of the networks that `cgnl models` lists, or an image network of timm or torchvision, e.g. timm/convnext_tiny
+    or torchvision/swin_t. If not given: resnet18 for images, c2d_resnet18 for videos, maskrcnn_resnet50_fpn for
+    detection."""
     block: Literal["cgnl", "cgnlx", "nl", "residual"] | None = "cgnl"
     """Block to insert; null for none."""
     blocks: PositiveInt = 1
-    """Number of blocks, placed as in the paper: 1 or 5."""
+    """Number of blocks, placed as in the paper: 1 or 5. Networks of timm and torchvision get 1, before the last block
+    of their last stage but one."""
     head: Literal["average", "covariance", "bilinear", "compact"] = "average"
     """Pooling before the classifier: the average, or products of channels. Detectors have only the average."""
     reduced: Channels = 256
@@ -147,20 +191,28 @@ class Model:
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the block, e.g. model.options.groups=4 or {groups: 4, norm: group, kernel: {name: rbf}}."""
     weights: str | None = None
-    """Pretrained weights: a file, or a name in torchvision such as IMAGENET1K_V1. If not given: random."""
+    """Pretrained weights: a file, a name in torchvision such as IMAGENET1K_V1, or a tag in timm. If not given:
+    random."""
     dropout: Share = 0.5
-    """Dropout before the classifier."""
+    """Dropout before the classifier. At 0.5, networks of timm and torchvision keep their own."""
     after: tuple[str, ...] = ()
-    """Modules to insert blocks after, e.g. [layer4.1]. If not given: the paper's places."""
+    """Modules to insert blocks after, e.g. [layer4.1]. If not given: the usual places."""
 
 
 @dataclass(frozen=True)
 class Optim:
-    """How the network learns (SGD)."""
+    """How the network learns."""
 
     lr: PositiveFloat | None = None
     """Learning rate for a batch of 256; it is scaled with batch_size. If not given: 0.01 with pretrained weights, 0.1
-    with random ones, 0.32 for detection."""
+    with random ones, 0.32 for detection; with adamw 0.0001 and 0.0005."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """SGD with momentum, or AdamW."""
+    layer_decay: Annotated[float, "> 0", "<= 1"] = 1.0
+    """Factor on the learning rate from each layer to the one before it, e.g. 0.75: early layers learn slowly."""
+    freeze: tuple[str, ...] = ()
+    """Modules that do not learn, e.g. [stem,layer1]; their norms keep their statistics. stem: all before the first
+    residual block."""
     new_layers: PositiveFloat = 1.0
     """Factor on the learning rate of layers that start untrained: blocks, head and classifier."""
     batch_size: PositiveInt = 64
@@ -181,8 +233,12 @@ class Optim:
     """Momentum of SGD."""
     nesterov: bool = False
     """Use Nesterov momentum."""
-    weight_decay: float = 1e-4
-    """Weight decay."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of AdamW's averages of the gradient and of its square."""
+    weight_decay: float | None = None
+    """Weight decay. If not given: 0.0001, or 0.05 with adamw."""
+    decay_norms: bool = True
+    """Decay norms and biases, too."""
     label_smoothing: Share = 0.0
     """Share of the label that is spread over all classes."""
     clip_norm: PositiveFloat | None = None
@@ -233,11 +289,23 @@ class Config:
     """Seconds that ranks wait for one that does not respond."""
     tensorboard: bool = False
     """Also write curves for TensorBoard."""
+    logger: (
+        Literal["none", "tensorboard", "wandb", "mlflow"] | tuple[Literal["tensorboard", "wandb", "mlflow"], ...]
+    ) = "none"
+    """Where curves also go, one or several, e.g. [tensorboard,wandb]. wandb and mlflow count only when typed, not in a
+    recipe; WANDB_MODE=offline and MLFLOW_TRACKING_URI are respected."""
 
     @property
     def world(self) -> int:
         """World size: processes over all machines."""
         return (self.devices or 1) * self.nodes
+
+    @property
+    def loggers(self) -> tuple[str, ...]:
+        """Names of the loggers."""
+        named = (self.logger,) if isinstance(self.logger, str) else self.logger
+        named = ("tensorboard", *named) if self.tensorboard else named
+        return tuple(name for name in dict.fromkeys(named) if name != "none")
 
 
 _GROUPS: dict[str, type] = {"data": Data, "model": Model, "optim": Optim}
@@ -253,7 +321,7 @@ def recipes() -> list[str]:
 
 def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Make settings from a recipe and overrides such as ``{"optim.lr": 0.02}`` or ``{"optim": {"lr": 0.02}}``."""
-    settings = nested(overrides or {})
+    settings = nest(overrides or {})
     check_keys(settings)
     base = read_recipe(recipe) if recipe else {}
     model = base.get("model", {})
@@ -262,28 +330,39 @@ def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None =
         base = base | {"model": {**model, "options": {}}}  # they belong to another block
     config = build(merge(base, settings))
     check_names(config)
+    if "logger" not in settings and (online := [name for name in config.loggers if name in ONLINE]):
+        typed = f"type logger={online[0]} to want it, or logger=none"
+        raise ValueError(f"{recipe}: logger = {', '.join(online)} may open an address, which no recipe can: {typed}")
     return dataclasses.replace(config, model=_with_typed_options(config.model))
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:
     """Raise for overrides that are wrong with any recipe."""
-    check_names(build(nested(overrides)))
+    check_names(build(nest(overrides)))
 
 
 def default_recipe(overrides: Mapping[str, Any]) -> str | None:
     """Choose the recipe for a dataset, if no recipe is given."""
-    data = build({"data": nested(overrides).get("data", {})}).data
+    data = build({"data": nest(overrides).get("data", {})}).data
     name = dataset_name(data)
-    return name if name in SYNTHETIC else "base_objects" if name == "coco" else None
+    return name if name in SYNTHETIC else "base_objects" if name in DETECTION else None
 
 
 def dataset_name(data: Data) -> str:
     """Name the dataset, also if the setting is not given."""
     if data.dataset is not None:
         return data.dataset
+    if data.labels is not None:
+        return "csv"
     if data.annotations is not None:
         return "coco"
     return "parts" if data.root is None else "folder"
+
+
+def default_decay(optim: Optim) -> float:
+    """The weight decay, if not given that which is usual with the optimizer."""
+    usual = 0.05 if optim.optimizer == "adamw" else 1e-4
+    return usual if optim.weight_decay is None else optim.weight_decay
 
 
 def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -365,7 +444,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Turn ``{"optim.lr": 0.02}`` into ``{"optim": {"lr": 0.02}}``."""
     tree: dict[str, Any] = {}
     for name, value in settings.items():
@@ -400,7 +479,37 @@ def check(config: Config) -> Config:
         raise ValueError(f"name = {config.name!r} must name a folder within runs, such as birds or birds/first")
     if not 0 < config.data.area[0] <= config.data.area[1]:
         raise ValueError(f"data.area = {config.data.area} must be a small and a large share")
+    if not all(deviation > 0 for deviation in config.data.std or ()):
+        raise ValueError(f"data.std = {config.data.std} must be three numbers above 0")
+    if not all(0 <= beta < 1 for beta in config.optim.betas):
+        raise ValueError(f"optim.betas = {config.optim.betas} must be two numbers from 0 to below 1")
+    check_augmentation(config.data)
+    if config.data.labels is not None and dataset_name(config.data) != "csv":
+        raise ValueError(f"data.labels = {config.data.labels} is for data.dataset=csv, not for {config.data.dataset}")
+    by_shards = dataset_name(config.data) == "shards" and config.data.balance != "sampling"
+    if config.data.shard_window is not None and not by_shards:
+        needs = "data.dataset=shards, and not data.balance=sampling"
+        raise ValueError(f"data.shard_window = {config.data.shard_window} needs {needs}")
+    if config.data.balance != "none" and dataset_name(config.data) in DETECTION:
+        raise ValueError(
+            f"data.balance = {config.data.balance} is not possible for detectors: images have many classes"
+        )
     return config
+
+
+def check_augmentation(data: Data) -> None:
+    """Raise for augmentation that cannot be drawn, or that detectors cannot have."""
+    for name in augmentations(data):
+        value = getattr(data, name)
+        if name in ("mixup", "cutmix") and value < SMALLEST_ALPHA:
+            raise ValueError(f"data.{name} = {value} must be 0 or at least {SMALLEST_ALPHA}")
+        if dataset_name(data) in DETECTION:
+            raise ValueError(f"data.{name} = {value} is not possible for detection: boxes and masks would not follow")
+
+
+def augmentations(data: Data) -> list[str]:
+    """The settings of augmentation, besides crops and flips, that are on."""
+    return [name for name in AUGMENTATIONS if getattr(data, name) not in ("none", 0)]
 
 
 def _is_name(name: str) -> bool:
@@ -442,19 +551,19 @@ def _with_typed_options(model: Model) -> Model:
     return dataclasses.replace(model, options=options)
 
 
-def plain(config: Any) -> Any:
+def to_dict(config: Any) -> Any:
     """Return settings as dictionaries, lists, numbers and text, as they are written to a file."""
     if dataclasses.is_dataclass(config):
-        return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    return [plain(item) for item in config] if isinstance(config, tuple | list) else config
+        return {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    return [to_dict(item) for item in config] if isinstance(config, tuple | list) else config
 
 
 def to_yaml(config: Config) -> str:
     """Write settings as a recipe."""
-    return need("yaml", "cli").safe_dump(plain(config), sort_keys=False)
+    return need("yaml", "cli").safe_dump(to_dict(config), sort_keys=False)
 
 
-def keys(of_type: type | None = None) -> list[str]:
+def setting_names(of_type: type | None = None) -> list[str]:
     """List the names of all settings, such as ``optim.lr``, or of those of one type."""
     names = {f"{prefix}{f.name}": f.type for prefix, kind in SECTIONS.items() for f in dataclasses.fields(kind)}
     return [name for name, kind in names.items() if name not in _GROUPS and of_type in (None, kind)]
@@ -462,7 +571,7 @@ def keys(of_type: type | None = None) -> list[str]:
 
 def check_keys(settings: Mapping[str, Any], prefix: str = "") -> None:
     """Raise for an unknown key, with the nearest known one."""
-    known = keys()
+    known = setting_names()
     for key, value in settings.items():
         name = f"{prefix}{key}"
         if name in _GROUPS and isinstance(value, Mapping):

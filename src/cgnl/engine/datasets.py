@@ -3,17 +3,23 @@
 import dataclasses
 import inspect
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ..data.index import Index, Kind, Scene, at_most, hold_out, untrained
+from torch import Tensor
+
+from ..data.augment import Augmentation
+from ..data.index import DatasetIndex, Kind, Scene, at_most, hold_out, untrained
 from ..data.loading import View
 from ..data.readers import READERS
-from ..data.sources import Files, SyntheticSource
-from ..spelling import counted, nearest
-from .config import LONGEST_SIDE, SYNTHETIC, Data, dataset_name
+from ..data.sources import FileSource, SyntheticSource
+from ..data.transforms import MEAN, STD, network_input
+from ..models.backbones import find_input
+from ..text import counted, nearest
+from .config import DETECTION, LONGEST_SIDE, SYNTHETIC, Config, Data, dataset_name, default_decay
 
 TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
+SIZE = 224
+"""Side of a training crop, for networks that do not say what they were made for."""
 TRAIN_SEED, TEST_SEED, VALIDATION_SEED = 0, 1, 2
 SEEDS = {"train": TRAIN_SEED, "test": TEST_SEED, "validation": VALIDATION_SEED}
 """Of the synthetic datasets, which are the same for every run."""
@@ -64,11 +70,11 @@ def open_dataset(data: Data) -> Dataset:
     problems = _problems(data, index, held_out)
     if index.kind == "objects":
         return _with_objects(name, index, problems)
-    train, test = (Files(index.splits[split], index.kind) for split in ("train", "test"))
+    train, test = (FileSource(index.splits[split], index.kind) for split in ("train", "test"))
     return Dataset(name, index.classes, index.kind, train, test, tuple(problems), untrained=empty)
 
 
-def _problems(data: Data, index: Index, held_out: bool) -> list[str]:
+def _problems(data: Data, index: DatasetIndex, held_out: bool) -> list[str]:
     """What is not as it should be, and what the tests are on where that is not the test split."""
     problems = list(index.problems)
     if held_out:
@@ -84,7 +90,7 @@ def _problems(data: Data, index: Index, held_out: bool) -> list[str]:
     return problems
 
 
-def _with_objects(name: str, index: Index, problems: list[str]) -> Dataset:
+def _with_objects(name: str, index: DatasetIndex, problems: list[str]) -> Dataset:
     """Pictures without an object are not trained on, as is usual, but tested on."""
     filled = {split: tuple(s for s in index.splits[split] if has_objects(s)) for split in ("train", "test")}
     for split, scenes in filled.items():
@@ -100,30 +106,54 @@ def has_objects(scene: Scene) -> bool:
     return not all(thing.crowd for thing in scene.objects)
 
 
-def read_index(data: Data) -> Index:
+def read_index(data: Data) -> DatasetIndex:
     """The files of a dataset, by the reader of its layout."""
     reader = READERS[dataset_name(data)]
     takes = [name for name in inspect.signature(reader).parameters if name != "root"]
-    return reader(Path(data.root or "."), **{name: getattr(data, name) for name in takes})
+    return reader(data.root or ".", **{name: getattr(data, name) for name in takes})
 
 
 def view_in_training(data: Data) -> View:
     """How the network sees training samples."""
     if dataset_name(data) in SYNTHETIC:
         return _as_drawn(dataset_name(data))
-    return View(data.size, data.area, data.flip, frames=data.frames, stride=data.stride)
+    return View(get_size(data), data.area, data.flip, frames=data.frames, stride=data.stride)
+
+
+def get_size(data: Data) -> int:
+    """The side of a training crop."""
+    return data.size or SIZE
+
+
+def to_input(data: Data, pixels: Tensor, channels_last: bool = False) -> Tensor:
+    """Normalize uint8 [B, 3, H, W], or [B, T, 3, H, W] -> [B, 3, T, H, W], as the settings say."""
+    return network_input(pixels, channels_last, data.mean or MEAN, data.std or STD)
+
+
+def augmentation_in_training(data: Data, classes: int) -> Augmentation:
+    """How training samples are augmented."""
+    return Augmentation(data.augment, data.jitter, data.erase, data.mixup, data.cutmix, classes)
 
 
 def short_side_in_test(data: Data) -> int:
     """The shorter side in a test: as given, or in proportion to the size, as 256 to 224. Objects have no crop."""
     if data.test_short_side is not None:
         return data.test_short_side
-    return data.size if dataset_name(data) == "coco" else min(round(data.size * 8 / 7), LONGEST_SIDE)
+    return get_size(data) if dataset_name(data) in DETECTION else min(round(get_size(data) * 8 / 7), LONGEST_SIDE)
 
 
-def decided(data: Data) -> Data:
-    """The settings with the shorter side in a test as a number."""
+def decided(data: Data, network: str | None = None) -> Data:
+    """The settings with sizes, mean and deviation as numbers: what is not given is as the network was made for."""
+    own = find_input(network) if network else None
+    usual = {"size": own.size, "mean": own.mean, "std": own.std} if own else {"size": SIZE, "mean": MEAN, "std": STD}
+    data = dataclasses.replace(data, **{n: value for n, value in usual.items() if getattr(data, n) is None})
     return dataclasses.replace(data, test_short_side=short_side_in_test(data))
+
+
+def with_defaults(config: Config) -> Config:
+    """The settings with all that depends on the network and the optimizer decided."""
+    optim = dataclasses.replace(config.optim, weight_decay=default_decay(config.optim))
+    return dataclasses.replace(config, data=decided(config.data, config.model.name), optim=optim)
 
 
 def view_in_test(data: Data, kind: Kind, full: bool = True) -> View:
@@ -131,7 +161,7 @@ def view_in_test(data: Data, kind: Kind, full: bool = True) -> View:
     if dataset_name(data) in SYNTHETIC:
         return _as_drawn(dataset_name(data))
     short_side = short_side_in_test(data)
-    size = data.test_size or (data.size if kind == "images" else short_side)
+    size = data.test_size or (get_size(data) if kind == "images" else short_side)
     if size > short_side:
         raise ValueError(f"a test crop of {size} does not fit into data.test_short_side = {short_side}")
     view = View(size, short_side=short_side, frames=data.frames, stride=data.stride)

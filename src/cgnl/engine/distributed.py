@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..spelling import counted
+from ..text import counted
 from .config import Config
 
 LOST = "another process of the run has ended or does not answer: the same command with --resume goes on"

@@ -7,17 +7,18 @@ from typing import Any
 
 from rich.console import Console
 
+from ..data.shards import is_there
 from ..data.sources import CachedSource
-from ..spelling import counted
+from ..text import counted
 from .checkpoint import Trained, open_trained
-from .config import SYNTHETIC, Config, build, merge, nested, plain
+from .config import SYNTHETIC, Config, build, merge, nest, to_dict
 from .datasets import Dataset, dataset_name, open_dataset
 from .distributed import connect, is_rank_zero
 from .loop import set_backends, validate
 from .progress import Bar, Lines
 from .tasks import Task
 
-TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard")
+TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard", "logger")
 """Settings that a test does not have; of ``optim`` it has only the size of a step."""
 
 
@@ -42,7 +43,7 @@ def prepare(
     checkpoint: str | Path, settings: dict[str, Any] | None = None, cache: dict[str, CachedSource] | None = None
 ) -> Test:
     """Everything that a test needs; ``cache`` holds decoded samples by split."""
-    overrides = nested(settings or {})
+    overrides = nest(settings or {})
     fixed = [name for name in ("split", "test_signers", "holdout", "dataset") if name in overrides.get("data", {})]
     if "model" in overrides or fixed:
         name = f"data.{fixed[0]}" if fixed else "model"
@@ -52,9 +53,9 @@ def prepare(
         raise ValueError(f"{useless[0]} is for training and changes nothing in a test: leave it out")
     trained = open_trained(checkpoint)
     machine = {"devices": None, "nodes": 1, "accelerator": "auto", "data": {"workers": None, "cache": "none"}}
-    config = build(merge(merge(plain(trained.config), machine), overrides))
+    config = build(merge(merge(to_dict(trained.config), machine), overrides))
     root = config.data.root if dataset_name(config.data) not in SYNTHETIC else None
-    if root and not Path(root).exists() and "root" not in overrides.get("data", {}):
+    if root and not is_there(root) and "root" not in overrides.get("data", {}):
         raise ValueError(f"{checkpoint} was trained on {root}, which is not here: data.root=FOLDER says where it is")
     dataset = open_dataset(config.data)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))

@@ -1,6 +1,5 @@
 """The folder of a run: its name, its log, and the files about its settings and environment."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -20,11 +19,11 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
+from ..atomic_io import make_folder, remove_parts, write_text
 from ..extras import need
-from ..spelling import escape_record, first_line
-from .atomic_io import make_folder, remove_parts, write_text
-from .config import Config, build, keys, read_recipe, to_yaml
-from .datasets import decided
+from ..text import escape_record, first_line
+from .config import Config, build, read_recipe, setting_names, to_yaml
+from .datasets import with_defaults
 from .distributed import FOLDER, is_rank_zero
 from .runs import list_runs
 
@@ -35,7 +34,17 @@ COMMIT = "CGNL_COMMIT"
 PACKAGES = ("cgnl", "torch", "torchvision", "numpy", "pillow", "av", "triton")
 MAY_CHANGE = {"name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "timeout", "tensorboard"}
 MAY_CHANGE |= {"data.root", "data.lists", "data.annotations", "data.images", "data.test_annotations"}
-MAY_CHANGE |= {"data.test_images", "data.workers", "data.cache", "data.bad_limit", "optim.on_nan"}
+MAY_CHANGE |= {
+    "logger",
+    "data.test_images",
+    "data.labels",
+    "data.shard_cache",
+    "data.shard_cache_gib",
+    "data.workers",
+    "data.cache",
+    "data.bad_limit",
+    "optim.on_nan",
+}
 """Settings that may differ when a run is resumed; the paper's numbers may, too."""
 
 
@@ -72,10 +81,11 @@ def _locked(folder: Path) -> Iterator[str | None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        yield path.read_text() if path.exists() else "another process"
+        yield (path.read_text() if path.exists() else "") or "another process"
         return
     try:
-        path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        with suppress(OSError):  # a full disk is told with the files of the run
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield None
     finally:
         with suppress(OSError):
@@ -136,8 +146,8 @@ def _number(folder: Path) -> int:
 def check_same(config: Config, checkpoint: dict[str, Any], path: Path, more_epochs: bool = True) -> None:
     """Refuse to resume with other settings than those of the run, which may be given more epochs."""
     begun = build(checkpoint["cgnl"]["config"])  # settings that are new have their defaults
-    both = [dataclasses.replace(c, data=decided(c.data)) for c in (begun, config)]
-    for name in keys():
+    both = [with_defaults(c) for c in (begun, config)]
+    for name in setting_names():
         if name in MAY_CHANGE or name.startswith("paper."):
             continue
         before, now = (attrgetter(name)(c) for c in both)
@@ -185,6 +195,7 @@ def open_log(folder: Path) -> None:
 def warnings_as_sentences() -> Iterator[None]:
     """Log warnings as everything else, without the line of code that they come from."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # its successor is not in torch 2.11
         warnings.showwarning = lambda message, *_, **__: log.warning("%s", first_line(message))
         yield
 

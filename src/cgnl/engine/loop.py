@@ -15,17 +15,19 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..atomic_io import write_csv
 from ..data.prefetch import read_again
 from ..data.transforms import generator
-from ..extras import need
+from ..surgery import in_eval_mode
 from . import distributed, schedule
-from .atomic_io import write_csv
 from .checkpoint import PREFIX, load_network, write
-from .config import Config, plain
+from .config import Config, to_dict
+from .ema import Average
+from .loggers import Loggers
 from .messages import at_chance, epoch_in_words
 from .nonfinite import ADVICE, IN_A_ROW, Snapshot, Watch, find_cause
+from .optimizer import freeze, make_optimizer
 from .progress import Lines
 from .tasks import Task
 
@@ -88,16 +90,12 @@ class Loop:
         if shares_norms(self.config):
             task.network = nn.SyncBatchNorm.convert_sync_batchnorm(task.network)
         self.network = task.network.train()
+        freeze(self.network, optim.freeze)
         self.scaler = torch.amp.GradScaler("cuda") if scaled else None
-        self.optimizer = schedule.make_optimizer(self.network, optim, lr, fused=not scaled)
-        ema = get_ema_multi_avg_fn(optim.ema) if optim.ema else None
-        self.average = AveragedModel(self.network, multi_avg_fn=ema, use_buffers=True) if ema else None
+        self.optimizer: Any = make_optimizer(self.network, optim, lr, fused=not scaled)
+        self.average = Average(self.network, optim.ema) if optim.ema else None
         self.watch = Watch(self.device, IN_A_ROW if self.skips else 0)
-        self.writer: Any = None
-        if self.config.tensorboard and distributed.is_rank_zero():
-            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-            need("tensorboard", "all")
-            self.writer = need("torch.utils.tensorboard", "all").SummaryWriter(str(folder / "tensorboard"))
+        self.loggers = Loggers()
         if self.config.compile:
             self.network.compile()
         self.model: Any = self.network
@@ -149,7 +147,7 @@ class Loop:
 
     def update(self) -> None:
         """Make the optimizer's step, which it skips where the gradient is not finite."""
-        schedule.set_lr(self.optimizer, self.config.optim, self.steps_per_epoch, self.step)
+        self.set_lr()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         trained = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -160,15 +158,19 @@ class Loop:
         if self.skips:
             self.before.restore(if_=bad)
         if self.scaler is None:
-            self.optimizer.found_inf = bad.float()  # pyright: ignore[reportAttributeAccessIssue]
+            self.optimizer.found_inf = bad.float()
             self.optimizer.step()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         self.optimizer.zero_grad()
         if self.average is not None:
-            self.average.update_parameters(self.network)
+            self.average.update(self.network)
         self.step += 1
+
+    def set_lr(self) -> None:
+        """Set the learning rate of the next step."""
+        schedule.set_lr(self.optimizer, self.config.optim, self.steps_per_epoch, self.step)
 
     def check_steps(self, now: bool = True) -> None:
         """Name the steps that were not finite; stop there, unless they may be skipped."""
@@ -248,11 +250,8 @@ class Loop:
         return self.network if self.average is None else self.average.module
 
     def log_numbers(self, numbers: dict[str, float], whole_row: bool) -> None:
-        """Write curves for TensorBoard and, once a row is whole, ``metrics.csv`` and the log."""
-        for name, value in numbers.items() if self.writer else ():
-            self.writer.add_scalar(name, value, self.step)
-        if self.writer:
-            self.writer.flush()
+        """Pass numbers on to the loggers and, once a row is whole, write ``metrics.csv`` and the log."""
+        self.loggers.log(numbers, self.step)
         if whole_row and distributed.is_rank_zero():
             columns = list(dict.fromkeys(name for row in self.rows for name in row))
             rows = ([row.get(name) for name in columns] for row in self.rows)
@@ -277,7 +276,7 @@ class Loop:
         task, dataset, sums = self.task, self.task.dataset, self.task.sums.read()
         if not distributed.is_rank_zero():
             return
-        about = {"config": plain(self.config), "classes": list(dataset.classes), "kind": task.kind}
+        about = {"config": to_dict(self.config), "classes": list(dataset.classes), "kind": task.kind}
         about |= {"ids": list(dataset.ids), "counts": [len(dataset.train), len(dataset.test)], "tally": sums}
         about |= {"results": dict(task.results), "problems": sorted(task.problems), "chosen": chosen}
         about |= {"skipped": self.skipped, "skipped_in_a_row": self.watch.in_a_row, "finished": self.finished}
@@ -288,7 +287,7 @@ class Loop:
             checkpoint["scaler"] = self.scaler.state_dict() if self.scaler else None
         if not chosen and self.average is not None:
             checkpoint["current_model_state"] = weights(self.network)
-            checkpoint["averaging_state"] = {"n_averaged": self.average.n_averaged}
+            checkpoint["averaging_state"] = {"n_averaged": self.average.updates}
         last = self.folder / "last.ckpt"
         try:
             write(checkpoint, self.folder / name)
@@ -311,7 +310,7 @@ class Loop:
         load_network(self.tested, checkpoint, path)
         if self.average is not None:
             load_network(self.network, {"state_dict": checkpoint["current_model_state"]}, path)
-            self.average.n_averaged.copy_(checkpoint["averaging_state"]["n_averaged"])
+            self.average.updates = int(checkpoint["averaging_state"]["n_averaged"])
         self.optimizer.load_state_dict(checkpoint["optimizer_states"][0])
         if self.scaler and (state := checkpoint.get("scaler") or checkpoint.get("MixedPrecision")):
             self.scaler.load_state_dict(state)
@@ -328,9 +327,8 @@ def weights(network: nn.Module) -> dict[str, torch.Tensor]:
 @torch.inference_mode()
 def validate(task: Task, network: nn.Module, tests: Iterable[Any], bar: Lines | None = None) -> dict[str, float]:
     """Test a network on every sample once."""
-    training = network.training
-    task.start_test(network.eval())
-    with bar.testing(len(task.dataset.test)) if bar else nullcontext():
+    with in_eval_mode(network), bar.testing(len(task.dataset.test)) if bar else nullcontext():
+        task.start_test(network)
         for batch in tests:
             task.note(batch)
             if len(batch.samples):
@@ -338,7 +336,6 @@ def validate(task: Task, network: nn.Module, tests: Iterable[Any], bar: Lines | 
                     task.test_step(network, batch.to(task.device))
             if bar:
                 bar.update_test(len(batch.samples) * task.config.world)
-    network.train(training)
     return task.end_test()
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from ..spelling import counted, format_duration, percent
+from ..atomic_io import write_text
 from ..surgery import inserted
-from .atomic_io import write_text
+from ..text import counted, format_duration, percent
 from .config import Config
 from .datasets import Dataset
 from .tasks import TASKS

@@ -12,7 +12,7 @@ from ..data.index import Kind
 from ..data.loading import View
 from ..models import create_model, freeze_early, is_detector
 from ..ops.kernels import BY_NAME, Kernel, Taylor
-from ..spelling import first_line
+from ..text import first_line
 from .config import Model
 
 KERNELS: dict[str, Callable[..., Kernel]] = {**BY_NAME, "taylor": Taylor}
@@ -82,6 +82,6 @@ def _refusal(outline: nn.Module, sizes: Mapping[str, int]) -> Exception | None:
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             outline(torch.empty(1, 3, *sizes.values(), sizes["data.size"], device="meta"))
-    except (RuntimeError, ValueError) as error:
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # other libraries' networks raise anything
         return error
     return None

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import torch
 
-from ..data.index import Kind, Sample, is_image_file, is_video_file
+from ..data.index import Kind, is_image_file, is_video_file
 from ..data.loading import EvalSet
-from ..data.sources import Files
-from ..data.transforms import network_input
+from ..data.sources import Source
 from ..models.device import find_device
 from .checkpoint import Trained
-from .datasets import view_in_test
-from .onnx import AT_ONCE
+from .datasets import to_input, view_in_test
 from .predictions import ranked
 from .tasks import TASKS
+
+AT_ONCE = 8
+"""Views in a batch."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,18 @@ class FilePrediction:
     probabilities: tuple[float, ...] = ()
     problem: str | None = None
 
+    @property
+    def label(self) -> str:
+        """The likeliest class."""
+        return self.classes[0]
 
-def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
+    @property
+    def score(self) -> float:
+        """Its probability."""
+        return self.probabilities[0]
+
+
+def find_samples(files: Sequence[str | Path], kind: Kind) -> list[Path]:
     """The pictures or videos that are meant; a folder stands for all that are in it."""
     task, found = TASKS[kind], []
     is_other, other = (is_video_file, "video") if task.file == "picture" else (is_image_file, "picture")
@@ -45,20 +56,17 @@ def find(files: Sequence[str | Path], kind: Kind) -> list[Path]:
 
 
 @torch.inference_mode()
-def predictions(
-    trained: Trained, paths: Sequence[Path | str], top: int = 5, device: str = "auto"
-) -> Iterator[FilePrediction]:
-    """What each file shows; for a video the probabilities are averaged over its clips and crops."""
+def predict_samples(trained: Trained, source: Source, top: int = 5, device: str = "auto") -> Iterator[FilePrediction]:
+    """What each sample shows; for a video the probabilities are averaged over its clips and crops."""
     device = find_device(device)
     network = trained.network.to(device).eval()
-    files = Files([Sample(Path(p), 0) for p in paths], trained.kind)
-    samples = EvalSet(files, view_in_test(trained.config.data, trained.kind))
-    for index, path in enumerate(map(Path, paths)):
-        item = samples[index]
+    samples = EvalSet(source, view_in_test(trained.config.data, trained.kind))
+    for index in range(len(source)):
+        item, path = samples[index], Path(source.name(index))
         if item.pixels is None:
             yield FilePrediction(path, problem=item.problems[0])
             continue
-        logits = [network(network_input(part.to(device))) for part in item.pixels.split(AT_ONCE)]
+        logits = [network(to_input(trained.config.data, part.to(device))) for part in item.pixels.split(AT_ONCE)]
         scores = torch.cat(logits).float().softmax(1).mean(0)  # [K]
         best, classes = ranked(scores, top)
         yield FilePrediction(path, tuple(trained.classes[i] for i in classes.tolist()), tuple(best.tolist()))

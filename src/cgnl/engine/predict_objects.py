@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.images import read_image, to_image
+from ..atomic_io import make_folder
+from ..data.images import to_image
 from ..data.index import UnreadableError
+from ..data.sources import Source
 from ..extras import need
-from ..spelling import escape, say
-from .atomic_io import make_folder
+from ..text import escape, say
 from .checkpoint import Trained
 from .tasks.detection import coco_results, set_size
 
@@ -40,16 +41,14 @@ class Finding:
 
 
 @torch.inference_mode()
-def findings(
-    trained: Trained, paths: Sequence[Path | str], device: str = "cpu", threshold: float = 0.0
-) -> Iterator[Finding]:
+def find_objects(trained: Trained, source: Source, device: str = "cpu", threshold: float = 0.0) -> Iterator[Finding]:
     """The objects in each picture with at least this score."""
     network = trained.network.to(device).eval()
     set_size(network, trained.config.data, training=False)
-    files = [Path(path) for path in paths]
-    for path, number in zip(files, picture_numbers(files), strict=True):
+    files = [Path(source.name(index)) for index in range(len(source))]
+    for index, (path, number) in enumerate(zip(files, picture_numbers(files), strict=True)):
         try:
-            pixels = read_image(path)
+            pixels = source.read(index, range)
         except UnreadableError as error:
             yield Finding(path, number, problem=str(error))
             continue

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .atomic_io import write_csv
+from ..atomic_io import write_csv
 from .datasets import Dataset
 
 FILE = "predictions.csv"

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..spelling import format_duration
+from ..text import format_duration
 from .tasks.base import Sums
 
 log = logging.getLogger("cgnl")

@@ -14,11 +14,12 @@ from torch import nn
 
 from ..data.index import name_some
 from ..data.sources import CachedSource
-from ..spelling import counted
+from ..text import counted
 from . import schedule
 from .checkpoint import load_network, read
-from .config import SYNTHETIC, Config, Optim, build
-from .datasets import Dataset, dataset_name, decided, open_dataset, view_in_training
+from .classes import CLASSES, CONFUSION, save_classes
+from .config import SYNTHETIC, Config, Optim, build, to_dict
+from .datasets import Dataset, dataset_name, open_dataset, view_in_training, with_defaults
 from .distributed import connect, find_accelerator, is_rank_zero, noticing
 from .folder import begin_folder, check_same, start_log, stop_log, take_folder, warnings_as_sentences
 from .loop import Loop, Stopped, shares_norms, validate
@@ -71,8 +72,9 @@ def train(
             config = resolved(config, dataset)
             with take_folder(config, resume) as folder:
                 loop = setup(config, dataset, folder, resume, repeat, cache)
-                fit(loop, console)
-                return finish(loop, on_end)
+                with loop.loggers:
+                    fit(loop, console)
+                    return finish(loop, on_end)
     finally:
         stop_log()
 
@@ -104,12 +106,8 @@ def setup(
     """Network, task and loop of a run, at its first step or where its last checkpoint ends."""
     task, batch_size = TASKS[dataset.kind], fitting_batch(config, len(dataset.train))
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
-    torch.manual_seed(config.seed)
-    network = build_network(config.model, len(dataset.classes), load=last is None)
+    network, at_once = new_network(config, dataset, batch_size, load=last is None)
     checkpoint = None if last is None else read_resumable(last, config, dataset, network)
-    at_once = batch_size // (config.world * config.optim.accumulate)
-    outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
-    check_input(outline, config.model.name, view_in_training(config.data), dataset.kind, seen)
     if is_rank_zero():
         begin_folder(folder, config, repeat)
     lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, task.default_lr)
@@ -120,7 +118,19 @@ def setup(
         loop.load(checkpoint, folder / "last.ckpt")
         extend(loop, build(checkpoint["cgnl"]["config"]).optim)
     log_start(loop, resume, last is not None)
+    if is_rank_zero():
+        loop.loggers.start(config.loggers, str(config.name), to_dict(config), folder)
     return loop
+
+
+def new_network(config: Config, dataset: Dataset, batch_size: int, load: bool = True) -> tuple[nn.Module, int]:
+    """The network, which can take the samples of these settings, and how many of a step it sees at once."""
+    torch.manual_seed(config.seed)
+    network = build_network(config.model, len(dataset.classes), load=load)
+    at_once = batch_size // (config.world * config.optim.accumulate)
+    outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
+    check_input(outline, config.model.name, view_in_training(config.data), dataset.kind, seen)
+    return network, at_once
 
 
 def extend(loop: Loop, before: Optim) -> None:
@@ -129,7 +139,7 @@ def extend(loop: Loop, before: Optim) -> None:
     if optim.epochs == before.epochs:
         return
     loop.finished, loop.wait_count = False, 0
-    for name in ("results.json", "predictions.csv") if is_rank_zero() else ():
+    for name in ("results.json", "predictions.csv", CLASSES, CONFUSION) if is_rank_zero() else ():
         (loop.folder / name).unlink(missing_ok=True)  # they are those of a run that has ended
     old = loop.lr * schedule.factor(before, steps, max(loop.step - 1, 0))
     new = loop.lr * schedule.factor(optim, steps, loop.step)
@@ -171,9 +181,12 @@ def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
         validate(task, loop.tested, task.test_batches(full=True), loop.bar)
     loop.pass_time()
     result = Result(loop.folder, task.results, loop.best, tuple(loop.rows), len(task.problems), loop.seconds)
+    if later := {name: value for name, value in task.results.items() if loop.rows[-1].get(name) != value}:
+        loop.loggers.log(later, loop.step)
     if is_rank_zero():
         if task.predictions:
             save_predictions(loop.folder, dataset, task.predictions)
+            save_classes(loop.folder, dataset.classes, task.predictions)
         conclude(dataset, result)
         if on_end is not None:
             on_end(loop.folder)
@@ -216,7 +229,11 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     """The settings with everything that was left open decided, if they can be trained with on this machine."""
     task = TASKS[dataset.kind]
     find_accelerator(config)
-    fitting_batch(config, len(dataset.train))
+    at_once = fitting_batch(config, len(dataset.train)) // (config.world * config.optim.accumulate)
+    for name in ("mixup", "cutmix") if at_once == 1 else ():
+        if alpha := getattr(config.data, name):
+            need = "two samples at a time: make optim.batch_size larger, or optim.accumulate smaller"
+            raise ValueError(f"data.{name} = {alpha} needs at least {need}")
     if len(dataset.test) < config.world:
         few = counted(len(dataset.test), "test sample")
         raise ValueError(f"there must be at least one test sample for each of {config.world} processes, not {few}")
@@ -232,10 +249,12 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
         if refused and not task.fixed_size:
             raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")
-    data = decided(dataclasses.replace(config.data, dataset=dataset.name))
+    config = with_defaults(
+        dataclasses.replace(config, model=model, data=dataclasses.replace(config.data, dataset=dataset.name))
+    )
     block = f"{model.block}{model.blocks}" if model.block else "plain"
-    name = config.name or f"{dataset_name(data)}_{model.name}_{block}"
-    return dataclasses.replace(config, model=model, data=data, name=name)
+    name = config.name or f"{dataset_name(config.data)}_{str(model.name).replace('/', '_')}_{block}"
+    return dataclasses.replace(config, name=name)
 
 
 def fitting_batch(config: Config, count: int) -> int:

@@ -56,6 +56,8 @@ def _describe(kind: Any) -> str:
         return f"one of {', '.join(words)}"
     if kind is NoneType:
         return "null"
+    if get_origin(kind) is tuple and (words := choices(get_args(kind)[0])):
+        return f"a list of {', '.join(words)}"
     if get_origin(kind) is Annotated:
         kind = kind.__origin__
     return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")

@@ -1,29 +1,31 @@
-"""Plan the runs of tables: which are made, which cannot be and why, and how long they take."""
+"""Plan the runs of tables: their settings at a scale, which can be made and which not, and how long they take.
+
+A scale is the size of an experiment: as in the paper, an hour on one GPU, or synthetic data on a laptop.
+"""
 
 import itertools
 import json
 import math
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from filelock import FileLock
 from torch.nn.functional import conv2d
 
-from ..engine.atomic_io import make_folder, write_text
-from ..engine.config import Config, merge, nested
-from ..engine.datasets import Dataset, open_dataset, view_in_training
+from ..atomic_io import make_folder, write_text
+from ..bench.measure import measure
+from ..engine.config import SYNTHETIC, Config, merge, nest
+from ..engine.datasets import Dataset, dataset_name, get_size, open_dataset, view_in_training
 from ..engine.network import build_network, network_options
 from ..engine.schedule import total_epochs
-from ..models import is_detector
+from ..models import is_detector, is_video
 from ..models.table import cost
-from ..spelling import counted, say
+from ..text import counted, say
 from .runs import Run, read_outcomes, run_name
-from .scales import Scale, describe, scale_settings
 from .summary import REASONS
 from .tables import TABLES, Row, Table, is_diagnosed
 
@@ -35,6 +37,51 @@ ROWS_OWN = (
 )
 SPEED = 0.3
 """Share of a convolution's FLOP/s that training reaches, by experience; used before any run has finished."""
+Scale = Literal["paper", "small", "embedded"]
+
+_CLIPS = {
+    "data": {"size": 112, "frames": 8, "stride": 8, "test_clips": 1, "test_crops": 1, "limit": 8000},
+    "optim": {"lr": 0.08, "schedule": "cosine", "epochs": 7, "warmup_epochs": 1},
+}
+_FINE_GRAINED = {
+    "data": {"size": 224},
+    "optim": {"lr": 0.08, "batch_size": 64, "schedule": "cosine", "epochs": 18, "warmup_epochs": 2},
+    "test_every": 6,
+}
+SMALL: dict[str, Mapping[str, Any]] = {
+    "cub": _FINE_GRAINED,
+    "pets": _FINE_GRAINED,
+    "ucf101": _CLIPS,
+    "mini_kinetics200": _CLIPS,
+    "imagenet": {
+        "data": {"size": 128, "limit": 50_000},
+        "optim": {"schedule": "cosine", "epochs": 5, "warmup_epochs": 1},
+    },
+    "coco": {
+        "data": {"size": 400, "long_side": 667, "limit": 2000},
+        "optim": {"batch_size": 8, "epochs": 6, "drops": [4, 5], "warmup_steps": 200},
+        "test_every": 6,
+    },
+    "folder": {"test_every": 6},
+    "lsa64": {"test_every": 6},
+    "relation": {"test_every": 6},
+}
+"""Dataset -> settings of ``--scale small``."""
+
+EMBEDDED: dict[str, Mapping[str, Any]] = {
+    "images": {
+        "data": {"dataset": "parts", "samples": 480},
+        "optim": {"lr": 0.27, "batch_size": 32, "epochs": 3},
+    },
+    "videos": {
+        "data": {"dataset": "actions", "samples": 480, "cache": "gpu"},
+        "optim": {"lr": 0.32, "batch_size": 16, "epochs": 5},
+    },
+    "relation": {"data": {"samples": 480}, "optim": {"batch_size": 32, "epochs": 3, "warmup_epochs": 1}},
+}
+"""Kind of samples, or a dataset that is synthetic already -> settings of ``--scale embedded``."""
+FIVE = ["layer2.0", "layer2.1", "layer3.0", "layer3.1", "layer4.0"]
+"""The only places for five blocks in a ResNet-18."""
 
 
 def plan_tables(
@@ -86,7 +133,7 @@ def plan(
 
 def _resolve(row: Row, scale: Scale, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a row by scale and user, on top of its recipe."""
-    resolved = merge(scale_settings(row, scale), nested(settings))
+    resolved = merge(scale_settings(row, scale), nest(settings))
     network, given = str(row.config().model.name), settings.get("model.name")
     if given is not None and str(given).removesuffix("_caffe") != network.removesuffix("_caffe"):
         raise ValueError(f"it is a {network}, and model.name = {given} is given")
@@ -95,6 +142,53 @@ def _resolve(row: Row, scale: Scale, settings: Mapping[str, Any]) -> dict[str, A
     if scale == "small" and torch.cuda.is_available() and not is_detector(network):
         return merge({"data": {"cache": "gpu"}, "compile": True}, resolved)
     return resolved
+
+
+def scale_settings(row: Row, scale: Scale) -> dict[str, Any]:
+    """Settings of a row at a scale, on top of its recipe."""
+    own, config = nest(row.settings), row.config()
+    if scale == "small":
+        return merge(SMALL[dataset_name(config.data)], own)
+    return merge(own, _embedded(config)) if scale == "embedded" else own
+
+
+def _embedded(config: Config) -> Mapping[str, Any]:
+    """A smaller ResNet from random weights; blocks keep their share of its channels."""
+    name, model, dataset = str(config.model.name), config.model, dataset_name(config.data)
+    if dataset in SYNTHETIC:
+        return EMBEDDED[dataset]
+    if is_detector(name):
+        raise ValueError("no pictures with objects are embedded")
+    video = is_video(name)
+    smaller = "resnet18" if "resnet50" in name else "resnet34"
+    options = dict(model.options)
+    if "inner_channels" in options:
+        options["inner_channels"] //= 4  # basic blocks have a quarter of the channels of bottlenecks
+    network = {
+        "name": f"c2d_{smaller}" if video else smaller,
+        "weights": None,
+        "options": options,
+        "after": FIVE if (smaller, model.blocks, model.after) == ("resnet18", 5, ()) else list(model.after),
+        "dropout": 0.2,
+    }
+    optim = {"schedule": "cosine", "new_layers": 1.0, "warmup_epochs": 1}
+    return merge(EMBEDDED["videos" if video else "images"], {"model": network, "optim": optim})
+
+
+def describe(config: Config) -> str:
+    """The protocol of a run in one sentence."""
+    data, optim, name = config.data, config.optim, str(config.model.name)
+    if dataset_name(data) in SYNTHETIC:
+        samples = f"embedded {data.dataset}"
+    else:
+        samples = f"{get_size(data)} pixels{f', clips of {data.frames} frames' if is_video(name) else ''}"
+    limit = f", at most {data.limit:,} training samples" if data.limit else ""
+    start = f"from the weights {config.model.weights}" if config.model.weights else "from random weights"
+    tested = f", tested on {data.holdout:.0%} of the training samples" if data.test_on == "validation" else ""
+    return (
+        f"{name} {start}: {samples}{limit}, {optim.warmup_epochs} + {optim.epochs} epochs, {optim.schedule} schedule, "
+        f"{counted(optim.batch_size, 'sample')} a step{tested}"
+    )
 
 
 def _save_reasons(reasons: Reasons, rows: Sequence[Row], folder: Path) -> None:
@@ -139,16 +233,11 @@ def flops(config: Config, dataset: Dataset) -> float:
 def measure_speed() -> float:
     """FLOP/s of a convolution on this machine."""
     gpu = torch.cuda.is_available()
-    device, dtype = ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float32)
+    device, dtype = torch.device("cuda" if gpu else "cpu"), torch.bfloat16 if gpu else torch.float32
     x = torch.randn(64 if gpu else 8, 256, 14, 14, device=device, dtype=dtype).to(memory_format=torch.channels_last)
     w = torch.randn(256, 256, 3, 3, device=device, dtype=dtype).to(memory_format=torch.channels_last)
-    best = math.inf
-    for _ in range(8):
-        start = time.perf_counter()
-        y = conv2d(x, w, padding=1)
-        _ = float(y[0, 0, 0, 0])  # waits for the device
-        best = min(best, time.perf_counter() - start)
-    return 2 * x.numel() * 256 * 9 / best
+    milliseconds = measure(lambda: conv2d(x, w, padding=1), device, 0.05).low
+    return 2 * x.numel() * 256 * 9 / (1e-3 * milliseconds)
 
 
 def estimate_durations(runs: Sequence[Run], folder: Path) -> dict[str, float]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..atomic_io import write_text
 from ..engine import runs
-from ..engine.atomic_io import write_text
 from ..engine.config import Config, read_recipe
 from ..engine.folder import check_same
 from ..engine.predictions import Prediction, read_predictions

@@ -8,9 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -20,7 +21,7 @@ from ..engine.evaluate import prepare
 from ..engine.train import train
 from ..explain.diagnose import run as diagnose
 from ..explain.diagnose import write_rows
-from ..spelling import first_line, format_duration, say
+from ..text import first_line, format_duration, say
 from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_correct
 
 STOPPED = 130
@@ -51,8 +52,9 @@ class Worker:
                 for number, run in enumerate(self.runs, 1):
                     if self.deadline is not None and time.time() >= self.deadline:
                         return False
-                    with try_lock(run.folder) as locked:
-                        if locked and not run.finished:
+                    lock = try_lock(run.folder)
+                    with lock or nullcontext():
+                        if lock and not run.finished:
                             title = f"{number} of {len(self.runs)}: {run.label}, seed {run.config.seed}"
                             say(f"{title}: {self._attempt(run, held)}")
         except (KeyboardInterrupt, SystemExit):  # the run has saved itself
@@ -86,20 +88,13 @@ def make_run(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
         checkpoint.unlink()
 
 
-@contextmanager
-def try_lock(folder: Path) -> Iterator[bool]:
-    """Whether the lock of a run folder was free; the system releases it when its process ends."""
+def try_lock(folder: Path) -> AbstractContextManager[Any] | None:
+    """Lock a run folder, or None if another worker has; the system releases the lock when its process ends."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        return FileLock(folder.with_name(f".{folder.name}.lock")).acquire(timeout=0)
     except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
+        return None
 
 
 @contextmanager

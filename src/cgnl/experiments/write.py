@@ -7,17 +7,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..engine.atomic_io import whole_file, write_text
+from ..atomic_io import whole_file, write_text
 from ..engine.config import SYNTHETIC, Config
 from ..engine.datasets import dataset_name
 from ..engine.messages import NAMES
 from ..extras import need
-from ..spelling import counted, markdown_table
-from .scales import describe
-from .statistics import Discordance, Estimate
+from ..text import counted, markdown_table
+from .plan import describe
+from .statistics import Discordance, Estimate, find, holm, verdict
 from .summary import Line, Pair, Replacement, Summary, summarize
 from .tables import TABLES, reported_gain
-from .verdict import find, holm, verdict
 
 NOTES = (
     "Measured: mean ± standard deviation of a seed [95 % interval of the mean, Student's t]; the number after the last "

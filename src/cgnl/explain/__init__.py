@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .diagnosis import Diagnosis, diagnose_blocks
-    from .maps import Attention, Map, attention, blocks_of, grad_cam, unit_range
+    from .maps import Attention, Map, attention, find_blocks, grad_cam, unit_range
     from .second_order import Pairs, pairs
 
 __all__ = [
@@ -17,8 +17,8 @@ __all__ = [
     "Map",
     "Pairs",
     "attention",
-    "blocks_of",
     "diagnose_blocks",
+    "find_blocks",
     "grad_cam",
     "pairs",
     "unit_range",

@@ -6,20 +6,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..engine.atomic_io import make_folder, write_csv
+from ..atomic_io import make_folder, write_csv
 from ..engine.config import SYNTHETIC
 from ..engine.evaluate import Test
 from ..extras import need
 from ..heads import second_order_pools
 from .diagnosis import Diagnosis, diagnose_blocks, frames_shuffled
-from .maps import blocks_of, find_module
+from .figure import save
+from .maps import find_blocks, find_module
 from .verdict import Verdict, count_changed
 
 
 def run(test: Test, block: str | None = None) -> Diagnosis:
     """Diagnose all blocks and second-order heads at once, or one block."""
     network, videos = test.trained.network, test.dataset.kind == "videos"
-    blocks, heads, more = blocks_of(network), second_order_pools(network), {}
+    blocks, heads, more = find_blocks(network), second_order_pools(network), {}
     if block or not (heads or videos):
         find_module(blocks, block)  # raises if there is none
     if block:
@@ -75,7 +76,7 @@ def write(result: Diagnosis, output: Path, title: str) -> list[Path]:
     write_rows(result.outcomes, outcomes)
     if result.spreads:
         write_rows(result.spreads, groups)
-    plot(result, title).savefig(picture, dpi=160)
+    save(plot(result, title), picture, dpi=160)
     return [outcomes, groups, picture] if result.spreads else [outcomes, picture]
 
 

@@ -1,5 +1,6 @@
 """Draw maps on the file they are of: the paper's figure, a strip of frames, and a video."""
 
+import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.transforms import Box, crop, network_input, resize
-from ..engine.inputs import FileInput
+from ..atomic_io import make_folder, whole_file
+from ..data.transforms import Box, crop, resize
 from ..engine.predictions import ranked
+from ..explain.inputs import FileInput
 from ..extras import need
 from .maps import COLUMNS, THRESHOLD, Attention, Map, attention, grad_cam
 from .second_order import Pairs, pairs
@@ -79,6 +81,10 @@ class Row:
         verdict = f"{self.verdict.words(self.block)} " if self.verdict else ""
         return f"{self.words}{verdict}{self.attention.caption}{MOVED if self.seen.usual else ''}"
 
+    def save(self, path: str | Path, threshold: float = THRESHOLD, heat: bool = False) -> None:
+        """Draw the maps to a picture or, for clips, to an .mp4."""
+        write_figure([self], Path(path), threshold, heat)
+
 
 MOVED = " The view was moved to the reference position: a test sees the middle."
 
@@ -103,7 +109,7 @@ def explain_input(
     ``verdict`` says whether the blocks are used; unless given, it is found for this input.
     """
     seen = shrink(seen.containing(at))
-    x = network_input(seen.pixels[None]).to(next(network.parameters()).device)
+    x = seen.network_input.to(next(network.parameters()).device)
     if head:
         result, layer, verdict = pairs(network, x, count=columns), None, None
         maps, label = result.named, result.target
@@ -147,6 +153,23 @@ def draw(
     """
     with need("matplotlib", "explain").rc_context({"text.parse_math": False}):  # names of classes may have dollars
         return _strip(rows, threshold) if rows[0].seen.frames else _columns(rows, threshold, heat, parts or {})
+
+
+def write_figure(
+    rows: Sequence[Row],
+    path: Path,
+    threshold: float = THRESHOLD,
+    heat: bool = False,
+    parts: Mapping[str, tuple[float, float]] | None = None,
+) -> None:
+    """Write what ``draw`` draws or, where the name ends in .mp4, every frame."""
+    make_folder(path.parent)
+    if path.suffix != ".mp4":
+        save(draw(rows, threshold, heat, parts), path)
+    elif rows[0].seen.frames:
+        write_video(frames(rows), path)
+    else:
+        raise ValueError(f"{path} is a video, and the network was trained on pictures: give a .png")
 
 
 def _columns(rows: Sequence[Row], threshold: float, heat: bool, parts: Mapping[str, tuple[float, float]]) -> Any:
@@ -385,6 +408,14 @@ def _titled(pixels: Tensor, title: str) -> Tensor:
     need("PIL.ImageDraw", "data").Draw(image).text((4, 3), title.replace("\n", ", "), fill="white")
     text = torch.from_numpy(need("numpy", "data").array(image))
     return torch.cat([text.permute(2, 0, 1), pixels], 1)
+
+
+def save(figure: Any, path: Path, **options: Any) -> None:
+    """Write a figure whole, or not at all; it is drawn in memory, because matplotlib fails oddly on a full disk."""
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:] or "png", **options)
+    with whole_file(path, content.tell()) as file:
+        file.write(content.getbuffer())
 
 
 def write_video(pictures: Tensor, path: Path) -> None:

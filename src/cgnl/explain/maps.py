@@ -22,8 +22,8 @@ from ..blocks import CGNL, NonLocal
 from ..extras import need
 from ..heads import second_order_pools
 from ..ops.kernels import Kernel
-from ..spelling import counted, nearest
 from ..surgery import in_eval_mode
+from ..text import counted, nearest
 
 COLUMNS, THRESHOLD = 5, 0.7  # of the paper's figure
 
@@ -162,7 +162,7 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
     if not all(0 <= a < n for a, n in zip(at, reversed(sizes), strict=True)):
         words = " x ".join(map(str, reversed(sizes)))
         raise ValueError(f"at = ({', '.join(f'{a:g}' for a in at)}) is outside the input of {words}")
-    known = blocks_of(model)
+    known = find_blocks(model)
     name = find_module(known, block)
     module = known[name]
     seen: list[tuple[Tensor, Tensor]] = []
@@ -175,7 +175,7 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
         output = eager(model)(x)
     if not seen:
         raise ValueError(f"the input never reached {name!r}")
-    theta, phi = seen[0]  # [C, *P]
+    theta, phi = (as_grid(factor, sizes) for factor in seen[0])  # [C, *P]
     grid = tuple(theta.shape[1:])
     if len(grid) != len(sizes):
         raise ValueError(f"{name!r} has {len(grid)} position axes, and the input {len(sizes)}")
@@ -187,6 +187,15 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
     return Attention(name, module.kernel, rank, at, position, sizes, maps, references, theta, phi, output)
 
 
+def as_grid(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Tokens [C, N] of an image, row by row, as a map [C, h, w] of square patches, if they are that many."""
+    if values.ndim != 2 or len(sizes) != 2:
+        return values
+    rows = round(math.sqrt(values.shape[1] * sizes[0] / sizes[1]))
+    fits = rows > 0 and values.shape[1] % rows == 0 and rows * sizes[1] == values.shape[1] // rows * sizes[0]
+    return values.unflatten(1, (rows, -1)) if fits else values
+
+
 def check_input(x: Tensor) -> tuple[int, ...]:
     """Return the positions of one sample, [1, channels, *positions]; raise for anything else."""
     if not isinstance(x, Tensor) or not 3 <= x.ndim <= 5 or x.shape[0] != 1:
@@ -195,7 +204,7 @@ def check_input(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape[2:])
 
 
-def blocks_of(model: nn.Module) -> dict[str, CGNL | NonLocal]:
+def find_blocks(model: nn.Module) -> dict[str, CGNL | NonLocal]:
     """The NL and CGNL blocks of a model, by dotted name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, CGNL | NonLocal)}
 
@@ -251,8 +260,8 @@ def grad_cam(model: nn.Module, x: Tensor, target: int | None = None, layer: str 
         layer: dotted name of any module; unless given the last NL or CGNL block or, without blocks, the input of the
             second-order head.
     """
-    check_input(x)
-    blocks, heads = blocks_of(model), second_order_pools(model)
+    sizes = check_input(x)
+    blocks, heads = find_blocks(model), second_order_pools(model)
     before_head = layer is None and not blocks and bool(heads)
     layer = layer or (list(heads)[-1] if before_head else find_module(blocks, None))
     captum = need("captum.attr", "explain")
@@ -262,7 +271,7 @@ def grad_cam(model: nn.Module, x: Tensor, target: int | None = None, layer: str 
         cam = captum.LayerGradCam(model, model.get_submodule(layer))
         options = {"target": target, "relu_attributions": True, "attribute_to_layer_input": before_head}
         heat = cam.attribute(x.detach().requires_grad_(), **options)  # [1, 1, *P]
-    return heat[0, 0].detach().float().cpu()
+    return as_grid(heat[0].detach().float().cpu(), sizes)[0]
 
 
 def eager(model: nn.Module) -> Any:

@@ -6,8 +6,9 @@ and phi are there whether or not anything depends on them. So whatever shows the
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.transforms import network_input
-from ..engine.atomic_io import write_text
-from ..engine.checkpoint import find_checkpoint
+from ..atomic_io import write_text
+from ..data.index import UnreadableError
+from ..engine.checkpoint import find_checkpoint, open_trained
+from ..engine.datasets import open_dataset
 from ..engine.predictions import ranked
+from ..models.device import find_device
 from ..surgery import in_eval_mode
-from .maps import blocks_of, eager, find_module
+from .inputs import read_sample
+from .maps import eager, find_blocks, find_module
 
 ADDED, CHANGED = 1.0, 0.5
 """A block is not used if it adds less than this to its input in the median sample and fewer predictions than this
 change without it, both in percent."""
+JUDGED = 500
+"""Most test samples by which a finished run is judged; cgnl diagnose takes all."""
 FILE = "diagnosis.json"
 ADVICE = (
     "Try longer training, a larger optim.new_layers, model.options.zero_init=false, another model.options.norm, "
@@ -83,56 +89,62 @@ class Verdict:
         return [self.added[block]] if block else list(self.added.values())
 
 
-def quick_verdict(network: nn.Module, batches: Iterable[Any]) -> Verdict:
-    """Test a network as it is and without its blocks, of which it must have some.
+def quick_verdict(network: nn.Module, batches: Iterable[Tensor]) -> Verdict:
+    """Run a network as it is and without its blocks, of which it must have some.
 
     Args:
         network: a classifier.
-        batches: inputs [B, 3, *positions], or batches of a test loader; they are read twice, and in the same order.
+        batches: inputs [B, 3, *positions].
     """
-    device = next(network.parameters()).device
-
-    @torch.no_grad()
-    def classify() -> list[int]:
-        with in_eval_mode(network):
-            return [label for batch in batches for label in _classify(eager(network), batch, device)]
-
-    return compare_without(network, classify)
-
-
-def compare_without(network: nn.Module, classify: Callable[[], Sequence[int]]) -> Verdict:
-    """The same with a function that runs all samples through the network and returns the predicted classes."""
     from .diagnosis import BranchSize, off  # which has a verdict
 
-    blocks = blocks_of(network)
+    blocks, device = find_blocks(network), next((p.device for p in network.parameters()), torch.device("cpu"))
     find_module(blocks, None)  # raises if there is none
     branches = {name: BranchSize() for name in blocks}
-    with ExitStack() as stack:
-        for name, block in blocks.items():
-            stack.enter_context(block.register_forward_hook(branches[name]))
-        before = list(classify())
-    with ExitStack() as stack:
-        for block in blocks.values():
-            stack.enter_context(off(block))
-        after = list(classify())
+    before: list[int] = []
+    after: list[int] = []
+
+    def classify(batch: Tensor) -> list[int]:
+        return ranked(eager(network)(batch.to(device)).softmax(1), 1)[1].flatten().tolist()
+
+    with torch.no_grad(), in_eval_mode(network):
+        for batch in batches:
+            with ExitStack() as stack:
+                for name, block in blocks.items():
+                    stack.enter_context(block.register_forward_hook(branches[name]))
+                before += classify(batch)
+            with ExitStack() as stack:
+                for block in blocks.values():
+                    stack.enter_context(off(block))
+                after += classify(batch)
     return Verdict({name: b.share.median for name, b in branches.items()}, count_changed(before, after), len(before))
+
+
+def judge_run(folder: Path) -> Verdict | None:
+    """Judge the blocks of a finished run by some of its test samples, and note it in ``diagnosis.json``.
+
+    None if the network is a detector or has no blocks.
+    """
+    checkpoint = folder / "last.ckpt"
+    trained = open_trained(checkpoint)
+    if not trained.task.classifies or not find_blocks(trained.network):
+        return None
+    weights, source = fingerprint(trained.network), open_dataset(trained.config.data).test
+    network = trained.network.to(find_device("auto"))
+
+    def inputs() -> Iterator[Tensor]:
+        for number in range(0, len(source), math.ceil(len(source) / JUDGED)):
+            with suppress(UnreadableError):
+                yield read_sample(trained, source, number).network_input
+
+    verdict = quick_verdict(network, inputs())
+    save_verdict(verdict, checkpoint, weights)
+    return verdict
 
 
 def count_changed(before: Sequence[int], after: Sequence[int]) -> int:
     """The number of predictions that differ."""
     return sum(a != b for a, b in zip(before, after, strict=True))
-
-
-def _classify(network: Any, batch: Any, device: torch.device) -> list[int]:
-    """Predict the classes of inputs [B, ...], or of a test batch, uint8 [B, views, ...], averaged over the views."""
-    if isinstance(batch, Tensor):
-        return ranked(network(batch.to(device)).softmax(1), 1)[1].flatten().tolist()
-    if not len(batch.labels):
-        return []
-    views = batch.pixels.shape[1]
-    logits = [network(network_input(part.to(device))) for part in batch.pixels.flatten(0, 1).split(len(batch.labels))]
-    scores = torch.cat(logits).float().softmax(1).unflatten(0, (-1, views)).mean(1)  # [B, K]
-    return ranked(scores, 1)[1].flatten().tolist()
 
 
 def fingerprint(network: nn.Module) -> str:
@@ -159,7 +171,7 @@ def read_verdict(checkpoint: Path | str, network: nn.Module) -> Verdict | None:
     weights = fingerprint(network) if entries else None
     for entry in entries:
         try:
-            if entry["weights"] == weights and set(entry["added"]) == set(blocks_of(network)):
+            if entry["weights"] == weights and set(entry["added"]) == set(find_blocks(network)):
                 added = {str(name): float(share) for name, share in entry["added"].items()}
                 return Verdict(added, int(entry["changed"]), max(int(entry["samples"]), 1)) if added else None
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):

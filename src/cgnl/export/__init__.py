@@ -1,7 +1,6 @@
 """Networks as files that run elsewhere (ONNX, torch.export programs), and ready for serving."""
 
-from .agreement import BAR, Agreement
-from .files import part_that_exports, to_onnx, to_program
+from .files import BAR, Agreement, part_that_exports, to_onnx, to_program
 from .serving import fold, for_inference
 
 __all__ = ["BAR", "Agreement", "fold", "for_inference", "part_that_exports", "to_onnx", "to_program"]

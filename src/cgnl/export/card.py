@@ -6,14 +6,14 @@ from typing import Any
 from .. import __version__
 from ..data.transforms import MEAN, STD
 from ..engine.checkpoint import Trained
-from ..engine.config import plain
+from ..engine.config import to_dict
 from ..engine.datasets import dataset_name, short_side_in_test, view_in_test
 
 LARGEST_CHECK = 448, 32
 """Largest height and number of frames that an export is checked with: more would take minutes."""
 
 
-def card_of(trained: Trained) -> dict[str, Any]:
+def make_card(trained: Trained) -> dict[str, Any]:
     """Everything that is needed to use the network, without where its data was."""
     data = dataclasses.replace(
         trained.config.data,
@@ -27,23 +27,28 @@ def card_of(trained: Trained) -> dict[str, Any]:
         "classes": list(trained.classes),
         "ids": list(trained.ids),
         "preprocessing": preprocessing(trained),
-        "settings": {"data": plain(data), "model": plain(model)},
+        "settings": {"data": to_dict(data), "model": to_dict(model)},
     }
     return {name: value for name, value in card.items() if value != []}
 
 
 def preprocessing(trained: Trained) -> dict[str, Any]:
     """How a picture or clip becomes the network's input."""
+    data = trained.config.data
     if trained.kind == "objects":
-        data = trained.config.data
         size = {"short_side": short_side_in_test(data), "long_side": data.long_side}
     else:
-        view = view_in_test(trained.config.data, trained.kind)
+        view = view_in_test(data, trained.kind)
         size = {"short_side": view.short_side, "crop": view.size} if view.size else {}
         if trained.kind == "videos":
             size |= {"frames": view.frames, "stride": view.stride, "clips": view.clips, "crops": view.crops}
     axes = "batch, 3, frames, height, width" if trained.kind == "videos" else "batch, 3, height, width"
-    return {"input": f"RGB from 0 to 1, less mean, by std: [{axes}]", "mean": MEAN, "std": STD, **size}
+    return {
+        "input": f"RGB from 0 to 1, less mean, by std: [{axes}]",
+        "mean": data.mean or MEAN,
+        "std": data.std or STD,
+        **size,
+    }
 
 
 def own_size(trained: Trained) -> tuple[int, ...]:

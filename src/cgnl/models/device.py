@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from ..spelling import counted
+from ..text import counted
 
 
 def find_device(name: str = "auto") -> str:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ..extras import need
-from ..spelling import printable
-from .made_with import config_of, network_of
+from ..text import printable
+from .arguments import build_again, get_arguments
 from .weights import check_size, read_state_dict
 
 hub = need("huggingface_hub", "hub")
@@ -58,11 +58,11 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
     ):
         super().__init__()
         if isinstance(network, str):
-            network = network_of(network, **options)
+            network = build_again(network, **options)
         elif options:
             raise ValueError(f"the network is made already, but options are given: {', '.join(options)}")
         self.network, self.classes, self.preprocessing = network, classes and tuple(classes), preprocessing
-        self._hub_mixin_config = config_of(network) | {
+        self._hub_mixin_config = get_arguments(network) | {
             name: value
             for name, value in (("classes", classes and list(classes)), ("preprocessing", preprocessing))
             if value is not None

@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..extras import need
 from ..heads import second_order_pools
-from ..spelling import first_line
 from ..surgery import inserted
+from ..text import first_line
 from .video import inflate_weight
 
 BODY, HEAD = "backbone.body.", "roi_heads.box_head."
@@ -58,7 +58,7 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     state = {name: _inflate_to(value, here.get(name)) for name, value in state.items()}
     untouched = tuple(part for part in new_parts(model) if not any(name.startswith(part) for name in state))
     new_head = any(f"{name}." in untouched for name in second_order_pools(model))
-    head = {name for name in here if name in state and name.startswith(CLASSIFIERS)}
+    head = {name for name in here if name in state and name.startswith(find_classifiers(model))}
     may_differ = new_head or all(_features(state[name]) == _features(here[name]) for name in head)
     ignored = head if may_differ and any(state[name].shape != here[name].shape for name in head) else set()
     ignored |= {name for name in state if image_network and name.startswith("fc.")}
@@ -79,6 +79,16 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
         raise ValueError(f"the weights do not fit the network: {found}")
     model.load_state_dict(state, strict=False)
     return LoadReport(tuple(state), tuple(new), tuple(sorted(ignored)))
+
+
+def find_classifiers(model: nn.Module) -> tuple[str, ...]:
+    """Prefixes of the layers whose size is the number of classes: by their usual names, timm's word, or the last."""
+    names = [name for name, _ in model.named_parameters()]
+    if usual := tuple(prefix for prefix in CLASSIFIERS if any(name.startswith(prefix) for name in names)):
+        return usual
+    told = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    told = (told,) if isinstance(told, str) else tuple(told)
+    return tuple(f"{name}." for name in told) or (f"{names[-1].rpartition('.')[0]}.",)
 
 
 def new_parts(model: nn.Module) -> list[str]:

@@ -5,7 +5,10 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +19,7 @@ from ..extras import need
 from .page import ALL, STRONGEST, STYLES, Look, Network, look_at, shown, write_examples, write_figure
 
 LARGEST = 64  # MiB of an upload
+KEEP = 3600.0  # seconds for which a visitor's files and looks are kept
 STYLE = """
 .gradio-container { max-width: 1200px !important; margin: 0 auto !important; }
 .look, .look button, .look .image-frame { border: none !important; background: none !important; }
@@ -30,6 +34,7 @@ def serve(networks: Sequence[Network], host: str, port: int | None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the temporary folder is removed
     with tempfile.TemporaryDirectory(prefix="cgnl-app-", ignore_cleanup_errors=True) as folder:
         page, fonts = build(networks, Path(folder)), ("system-ui", "sans-serif")  # fetched from nowhere
+        threading.Thread(target=sweep, args=(page, Path(folder), {*Path(folder).iterdir()}), daemon=True).start()
         try:
             _, address, _ = page.launch(
                 server_name=host,
@@ -69,8 +74,31 @@ def load_gradio(folder: Path) -> Any:
     return gradio
 
 
+def sweep(page: Any, folder: Path, ours: Collection[Path]) -> None:
+    """Remove the files of visitors when they have had their time; ``ours`` stay.
+
+    Gradio's own task for it (``delete_cache``) ends for good when a visitor comes while it deletes, and does not know
+    of files that are uploaded twice, nor of folders.
+    """
+    while True:
+        time.sleep(KEEP / 4)
+        remove_old(folder, KEEP, ours)
+        for names in page.temp_file_sets:  # that Gradio keeps for its task
+            names.clear()
+
+
+def remove_old(folder: Path, seconds: float, ours: Collection[Path] = ()) -> None:
+    """Remove what was not changed for so long in a folder, with folders that are empty, but for ``ours``."""
+    before = time.time() - seconds
+    for place, _, names in os.walk(folder, topdown=False):
+        for path in [*(Path(place, name) for name in names), Path(place)]:  # a folder after what is in it
+            with suppress(OSError):  # it is gone already, or a folder is not empty
+                if path not in (folder, *ours) and path.lstat().st_mtime < before:
+                    path.rmdir() if path.is_dir() else path.unlink()
+
+
 def write_cached(folder: Path, name: str, write: Callable[[Path], object]) -> str:
-    """Write a file into Gradio's cache, whole and under a name made from its content; it is deleted after an hour."""
+    """Write a file into Gradio's cache, whole and under a name made from its content."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         write(Path(temporary) / name)
         return need("gradio.processing_utils", "app").save_file_to_cache(Path(temporary) / name, str(folder))
@@ -93,8 +121,8 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
     clips = networks[0].trained.kind == "videos"
     thing, suffixes = ("clip", VIDEO_SUFFIXES) if clips else ("picture", IMAGE_SUFFIXES)
     examples = [str(path) for path in write_examples(networks[0], folder)]
-    with gr.Blocks(title="cgnl", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
-        looks = gr.State([], time_to_live=3600)
+    with gr.Blocks(title="cgnl", analytics_enabled=False) as page:
+        looks = gr.State([], time_to_live=KEEP)
         gr.Markdown(
             f"## What {'it attends' if len(networks) == 1 else 'they attend'} to\n"
             f"Drop in a {thing}, then click anywhere on it: that is the reference position."

@@ -4,6 +4,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from markupsafe import Markup
@@ -34,12 +35,13 @@ def panels(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 def is_share(name: str) -> bool:
     """Whether a number is a share, shown in percent."""
-    return re.search(r"top[15]$|(box|mask)_a[pr]", name) is not None
+    return re.search(r"top[15]$|(box|mask)_a[pr]|macro_f1$|ece$", name) is not None
 
 
 def words(name: str) -> str:
     """Spell out the name of a number."""
-    known = {"lr": "learning rate", "seconds": "time"}
+    known = {"lr": "learning rate", "seconds": "time", "macro_f1": "macro F1", "ece": "calibration error"}
+    known |= {f"test_{n}": f"test {known[n]}" for n in ("macro_f1", "ece")}
     known |= {f"best_{n}": f"best test {n.replace('_', ' ')} between epochs, best.ckpt" for n in ("top1", "box_ap")}
     text = re.sub(r"top([15])", r"top-\1", known.get(name, name.replace("_", " ")))
     return re.sub(r"(box|mask) (a[pr])", lambda found: f"{found[1]} {found[2].upper()}", text)
@@ -50,12 +52,11 @@ def draw_curves(runs: Sequence[Run]) -> Markup | None:
     shown = panels(runs)
     if not shown:
         return None
-    matplotlib, figures = need("matplotlib", "explain"), need("matplotlib.figure", "explain")
-    ink = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 10, **ink}
-    with matplotlib.rc_context(style):
+    with page_style():
         lines = -(-len(shown) // COLUMNS)
-        figure = figures.Figure(figsize=(10.6, 2.5 * lines + 0.4 * (len(runs) > 1)), layout="constrained")
+        figure = need("matplotlib.figure", "explain").Figure(
+            figsize=(10.6, 2.5 * lines + 0.4 * (len(runs) > 1)), layout="constrained"
+        )
         axes = figure.subplots(lines, COLUMNS, squeeze=False).ravel()
         for axis, (title, names) in zip(axes, shown.items(), strict=False):
             _panel(axis, title, names, runs)
@@ -69,6 +70,13 @@ def draw_curves(runs: Sequence[Run]) -> Markup | None:
             columns = len(entries) if len(entries) <= 6 else 4
             figure.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False)
         return to_svg(figure)
+
+
+def page_style() -> AbstractContextManager[Any]:
+    """How figures of a page are drawn: text as text, in its colour."""
+    ink = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
+    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 10, **ink}
+    return need("matplotlib", "explain").rc_context(style)
 
 
 def _panel(axis: Any, title: str, names: Sequence[str], runs: Sequence[Run]) -> None:

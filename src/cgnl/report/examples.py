@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from ..data.images import to_image
 from ..data.index import UnreadableError
 from ..data.sources import Source
-from ..data.transforms import network_input
 from ..engine.checkpoint import open_trained
 from ..engine.config import Config
 from ..engine.datasets import open_dataset
-from ..engine.inputs import FileInput, read_sample
 from ..engine.predictions import Prediction
-from ..explain import Attention, attention, blocks_of, pairs
+from ..explain import Attention, attention, find_blocks, pairs
 from ..explain.figure import Row, draw, panel_size, shrink
+from ..explain.inputs import FileInput, read_sample
 from ..explain.maps import COLUMNS
 from ..explain.verdict import Verdict, quick_verdict, read_verdict
 from ..heads import second_order_pools
@@ -69,7 +68,7 @@ def draw_examples(
     There are no pictures if the network has neither blocks nor a second-order head.
     """
     trained = open_trained(checkpoint)
-    if not blocks_of(trained.network) and not second_order_pools(trained.network):
+    if not find_blocks(trained.network) and not second_order_pools(trained.network):
         return [], None
     verdict = read_verdict(checkpoint, trained.network)
     pictures = []
@@ -107,9 +106,9 @@ def describe(prediction: Prediction) -> str:
 
 def draw_attention(network: nn.Module, seen: FileInput, prediction: Prediction, verdict: Verdict | None) -> Any:
     """Draw the attention of the strongest position or, without blocks, what a second-order head sees."""
-    x = network_input(seen.pixels[None])
+    x = seen.network_input
     columns = max(1, min(COLUMNS, int(WIDTH / panel_size(seen)[1]) - 1))
-    if blocks_of(network):
+    if find_blocks(network):
         middle = attention(network, x, tuple(size / 2 for size in reversed(x.shape[2:])))
         result = attention(network, x, find_strongest(middle))
         maps, verdict = result.strongest(columns), verdict or quick_verdict(network, [x])

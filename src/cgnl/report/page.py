@@ -10,29 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.images import to_image
-from ..data.loading import AS_THEY_ARE
-from ..data.transforms import network_input
-from ..engine.checkpoint import Trained, check_names, open_trained
+from ..data.loading import MAX_UNCROPPED_SIDE
+from ..engine.checkpoint import Trained, open_trained, require_classifier
 from ..engine.config import SYNTHETIC
 from ..engine.datasets import dataset_name, open_dataset
-from ..engine.inputs import FileInput, read_input
 from ..engine.predictions import ranked
-from ..explain.figure import (
-    MOVED,
-    Row,
-    at_frame,
-    dimmed,
-    draw,
-    enlarge,
-    heated,
-    name_run,
-    paint,
-    shrink,
-    with_border,
-    with_reference,
-    write_video,
-)
-from ..explain.maps import THRESHOLD, Attention, Map, attention, blocks_of
+from ..explain import figure
+from ..explain.figure import Row
+from ..explain.inputs import FileInput, read_input
+from ..explain.maps import THRESHOLD, Attention, Map, attention, find_blocks
 from ..explain.verdict import Verdict, quick_verdict, read_verdict
 from ..models.device import find_device
 
@@ -54,7 +40,7 @@ class Network:
 
     @property
     def blocks(self) -> list[str]:
-        return list(blocks_of(self.trained.network))
+        return list(find_blocks(self.trained.network))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +117,7 @@ class Look:
         mark = "**" if self.verdict.unused(block) else ""
         verdict = f"{mark}{self.verdict.sentence(block)}{mark} {self.verdict.advice(block)}"
         shown = f"Reference at {place}. Shown: {self.map(group, channel).name}. {self.attention.caption}"
-        return f"{verdict}\n\n{shown}{MOVED if self.seen.usual else ''}"
+        return f"{verdict}\n\n{shown}{figure.MOVED if self.seen.usual else ''}"
 
     def place(self, x: float, y: float, frame: int = 0) -> tuple[float, ...]:
         """Convert a pixel of the shown picture to a position in the file."""
@@ -146,11 +132,11 @@ def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
     device, networks = find_device(device), []
     for path in paths:
         trained = open_trained(path)
-        check_names(trained, path)
+        require_classifier(trained, path)
         trained = replace(trained, network=trained.network.to(device).eval())
-        if not blocks_of(trained.network):
+        if not find_blocks(trained.network):
             raise ValueError(f"{path} has no NL or CGNL block, so there is no attention to show")
-        networks.append(Network(name_run(path, paths), trained, device, read_verdict(path, trained.network)))
+        networks.append(Network(figure.name_run(path, paths), trained, device, read_verdict(path, trained.network)))
     if len({network.trained.kind for network in networks}) > 1:
         raise ValueError(f"{paths[0]} is for {networks[0].trained.kind} and {paths[1]} for {networks[1].trained.kind}")
     return networks
@@ -165,9 +151,11 @@ def look(
 ) -> Look:
     """Run a network on an input; ``at`` is in pixels of the file, ``verdict`` is found unless it is known."""
     height, width = seen.pixels.shape[-2:]
-    if height * width > AS_THEY_ARE**2:
-        raise ValueError(f"{width} x {height} pixels are more than the page takes, {AS_THEY_ARE} x {AS_THEY_ARE}")
-    model, x = network.trained.network, network_input(seen.pixels[None]).to(network.device)
+    if height * width > MAX_UNCROPPED_SIDE**2:
+        raise ValueError(
+            f"{width} x {height} pixels are more than the page takes, {MAX_UNCROPPED_SIDE} x {MAX_UNCROPPED_SIDE}"
+        )
+    model, x = network.trained.network, seen.network_input.to(network.device)
     with network.lock:
         found = attention(model, x, seen.place(at), block)
         verdict = verdict or network.verdict or quick_verdict(model, [x])
@@ -180,7 +168,7 @@ def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
     try:
         for network in networks:
             seen = read_input(network.trained, file)
-            looks.append(look(network, shrink(seen, LARGEST_FRAME if seen.frames else LARGEST)))
+            looks.append(look(network, figure.shrink(seen, LARGEST_FRAME if seen.frames else LARGEST)))
     except ValueError as error:  # a visitor knows the file by its name only
         raise ValueError(str(error).replace(str(file), Path(file).name)) from None
     return looks
@@ -196,26 +184,26 @@ def shown(
 ) -> Tensor:
     """Draw one map over the file, with the reference patch in green: uint8 [3, H, W]."""
     row, count = look.row(group, channel), look.frames
-    picture = enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
-    scaled = at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
+    picture = figure.enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
+    scaled = figure.at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
     if style == "heat":
-        picture = paint(picture, look.seen, lambda part: heated(part, scaled))
+        picture = figure.paint(picture, look.seen, lambda part: figure.heated(part, scaled))
     elif style == "patches":
-        picture = paint(picture, look.seen, lambda part: outlined(part, scaled >= threshold))
-    picture = with_border(picture, look.seen)
-    return with_reference(picture, row, frame if count else int(look.attention.at[-1]))
+        picture = figure.paint(picture, look.seen, lambda part: outlined(part, scaled >= threshold))
+    picture = figure.with_border(picture, look.seen)
+    return figure.with_reference(picture, row, frame if count else int(look.attention.at[-1]))
 
 
 def outlined(pixels: Tensor, related: Tensor) -> Tensor:
     """Dim pixels [3, H, W] outside a mask [h, w], and draw a white line around it."""
     inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])  # [1, 1, H, W]
     edge = F.max_pool2d(inside, 5, 1, 2) + F.max_pool2d(-inside, 5, 1, 2) > 0
-    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), dimmed(pixels, related))
+    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), figure.dimmed(pixels, related))
 
 
 def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) -> None:
     """Write the figure that ``cgnl explain`` draws."""
-    draw(rows, threshold, heat=style == "heat").savefig(path)
+    figure.save(figure.draw(rows, threshold, heat=style == "heat"), path)
 
 
 def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]:
@@ -232,6 +220,6 @@ def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]
         if pixels.ndim == 3:
             to_image(pixels).save(path)
         else:
-            write_video(pixels, path)
+            figure.write_video(pixels, path)
         paths.append(path)
     return paths

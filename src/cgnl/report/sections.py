@@ -7,15 +7,17 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ..engine.config import plain, to_yaml
+from ..engine.classes import Scores, score_classes
+from ..engine.config import to_dict, to_yaml
 from ..engine.datasets import dataset_name
 from ..engine.predictions import Prediction
-from ..spelling import counted, format_duration
+from ..text import counted, format_duration
+from .classes import draw_matrix, draw_reliability
 from .curves import DETAIL, NOT_DRAWN, draw_curves, is_share, words
 from .examples import draw_examples, make_thumbnails, open_samples
 from .run import Run
 
-MATRIX, PAIRS, EACH = 20, 8, 6  # most classes of a confusion matrix, confused pairs, thumbnails of each
+PAIRS, EACH = 8, 6  # most confused pairs, and thumbnails of each
 BAR = Markup('<div class="bar"><i style="width:{:.1f}%"></i></div>')
 
 Runs = Sequence[Run]
@@ -67,7 +69,8 @@ def collect_one(run: Run) -> dict[str, Any]:
         "tiles": make_tiles(run),
         "confusions": pairs,
         "wrong": sum(len(pair.predictions) for pair in confusions),
-        "matrix": count_matrix(run.predictions),
+        "matrix": draw_matrix(run.predictions),
+        "reliability": draw_reliability(run.predictions),
         "problem": problem,
         "attention": attention,
         "verdict": verdict,
@@ -141,13 +144,6 @@ def tests_differ(runs: Runs) -> bool:
     return len(counts) > 1 or any(one != named[0] for one in named)
 
 
-def count_right(predictions: Sequence[Prediction]) -> dict[str, tuple[int, int]]:
-    """For each class, the numbers of correctly classified samples and of all; the worst class first."""
-    counts, right = count_labels(predictions), count_labels(p for p in predictions if p.right)
-    worst_first = sorted(counts, key=lambda name: (right[name] / counts[name], -counts[name], name))
-    return {name: (right[name], counts[name]) for name in worst_first}
-
-
 def count_labels(predictions: Iterable[Prediction]) -> Counter[str]:
     return Counter(str(p.label) for p in predictions)
 
@@ -162,26 +158,17 @@ def find_confusions(predictions: Sequence[Prediction]) -> list[Confusion]:
     return sorted(found, key=lambda c: (-len(c.predictions), -len(c.predictions) / c.of, c.label, c.predicted))
 
 
-def count_matrix(predictions: Sequence[Prediction]) -> dict[str, Any] | None:
-    """The confusion matrix, if there are few classes."""
-    counts = Counter((str(p.label), str(p.predicted)) for p in predictions)
-    names = sorted({name for pair in counts for name in pair})
-    if len(names) > MATRIX:
-        return None
-    return {"names": names, "counts": counts, "totals": count_labels(predictions)}
-
-
 def tabulate_classes(runs: Runs) -> Table | None:
-    """Accuracy of each class, the worst first or, for several runs, the largest difference first."""
+    """Precision, recall and F1 of each class, the worst first; for several runs accuracies, the largest difference
+    first."""
     known = [run for run in runs if run.predictions]
     if not known:
         return None
-    found = [count_right(run.predictions) for run in known]
+    found = [score_classes(run.predictions) for run in known]
     if len(runs) == 1:
-        counts = found[0].items()
-        rows = [[name, BAR.format(100 * n / of), f"{n / of:.1%}", f"{n} of {of}"] for name, (n, of) in counts]
-        return Table(["", "", "top-1", "samples"], rows)
-    shares = [{name: right / of for name, (right, of) in one.items()} for one in found]
+        ranked = sorted(found[0].items(), key=lambda item: (item[1].f1, -item[1].support, str(item[0])))
+        return Table(["", "", "F1", "precision", "recall", "samples"], [[name, *_cells(s)] for name, s in ranked])
+    shares = [{str(name): scores.recall for name, scores in one.items() if scores.support} for one in found]
     spreads = {}
     for name in {name for one in shares for name in one}:
         values = [one[name] for one in shares if name in one]
@@ -191,6 +178,13 @@ def tabulate_classes(runs: Runs) -> Table | None:
         cells = [f"{one[name]:.1%}" if name in one else "" for one in shares]
         rows.append([name, *cells, f"{100 * spreads[name]:.1f}" if spreads[name] >= 0 else ""])
     return Table(["", *(run.title for run in known), "spread"], rows)
+
+
+def _cells(scores: Scores) -> list[object]:
+    """One class in a table; a precision of no predictions, or a recall of no samples, is not shown."""
+    precision = f"{scores.precision:.1%}" if scores.predicted else ""
+    recall = f"{scores.recall:.1%}" if scores.support else ""
+    return [BAR.format(100 * scores.f1), f"{scores.f1:.1%}", precision, recall, scores.support]
 
 
 def tabulate_speed(runs: Runs) -> Table | None:
@@ -208,7 +202,7 @@ def tabulate_speed(runs: Runs) -> Table | None:
 
 def tabulate_settings(runs: Runs) -> Table | None:
     """The settings in which runs differ."""
-    flat = [_flatten(plain(run.config)) for run in runs]
+    flat = [_flatten(to_dict(run.config)) for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
     rows = [[name, *(one.get(name, "") for one in flat)] for name in names if name != "name"]
     rows = [row for row in rows if len(set(row[1:])) > 1]

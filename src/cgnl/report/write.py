@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine.atomic_io import write_text
-from ..spelling import first_line, say
+from ..atomic_io import write_text
+from ..text import first_line, say
 
 if TYPE_CHECKING:
     from .run import Run
@@ -15,10 +15,13 @@ log = logging.getLogger("cgnl")
 
 
 def try_to_report(folder: Path) -> None:
-    """Write the report of a finished run; without one, the training has not failed."""
+    """Say whether a finished run uses its blocks, and write its report; without them, the training has not failed."""
     try:
+        from ..explain.verdict import judge_run
         from .run import read_run
 
+        if verdict := judge_run(folder):
+            log.info(verdict.words())
         write_report([read_run(folder)], folder / "report.html")
     except Exception as error:  # whatever it is, the network is trained and saved
         log.warning("there is no report: %s; cgnl report %s tries again", first_line(error), folder)

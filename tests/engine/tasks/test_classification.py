@@ -16,13 +16,16 @@ from cgnl.engine.loop import Loop, validate
 from cgnl.engine.predictions import ranked
 from cgnl.engine.tasks import Images
 from cgnl.engine.tasks.base import Sums
-from cgnl.engine.tasks.classification import count_classes
+from cgnl.engine.tasks.classification import count_classes, inverse_frequencies
 from tests.engine.conftest import (
     PICTURES,
     VIDEOS,
+    Death,
     Tiny,
+    dying,
     normalized,
     read_picture,
+    same,
     video_input,
     views_by_hand,
     weights,
@@ -138,6 +141,19 @@ def test_loss_smooths_labels():
     assert loss.item() == pytest.approx(-(target * logs).sum(1).mean().item(), rel=1e-5)
 
 
+def test_loss_takes_shares_of_classes_and_counts_the_largest():
+    module, samples = task(**{"optim.label_smoothing": 0.3}), batch()
+    shares = torch.tensor([[0.2, 0.8, 0.0], [0.6, 0.0, 0.4], [0.0, 0.45, 0.55], [1.0, 0.0, 0.0], [0.3, 0.7, 0.0]])
+    mixed = samples._replace(pixels=samples.pixels.float() * 0.7, labels=shares)
+    loss = module.loss(module.network, mixed)
+    module.network.train()
+    logits = module.network(normalized(mixed.pixels))
+    target = torch.full((5, 3), 0.1) + 0.7 * shares
+    assert loss.item() == pytest.approx(-(target * logits.log_softmax(1)).sum(1).mean().item(), rel=1e-5)
+    top1, _ = by_hand(logits, torch.tensor([1, 0, 2, 0, 1]))
+    assert module.sums.means() == {"loss": pytest.approx(loss.item()), "top1": top1, "top5": 1.0, "count": 5}
+
+
 def test_validate_counts_nothing_of_a_batch_that_could_not_be_read():
     module = task()
     unread = Batch(torch.empty(0), torch.empty(0, dtype=torch.long), torch.empty(0), ("gone",))
@@ -201,3 +217,62 @@ def test_classification_clips_gradients(run, tmp_path):
 
     bound = 1e-3 * 10 * 0.8 * 8 / 256 * 6  # length x momentum's sum x rate x steps
     assert moved(clipped) < bound < moved(plain)
+
+
+# Classes of different sizes
+
+
+def write_unequal(root, counts=(12, 6, 3)):
+    """Class folders of 12, 6 and 3 pictures."""
+    for path in write_pictures(root, count=max(counts)):
+        if int(path.stem) >= counts["abc".index(path.parent.name)]:
+            path.unlink()
+
+
+def weighted_by_hand(logits, labels, weight, smoothing):
+    """The mean over all samples of the weighted loss; smoothed labels are weighted by their classes."""
+    log, classes = logits.double().log_softmax(1), logits.shape[1]
+    target = F.one_hot(labels, classes).double() * (1 - smoothing) + smoothing / classes
+    return -(target * weight.double() * log).sum(1).mean()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_balanced_loss_weighs_classes_by_inverse_frequency(tmp_path, smoothing):
+    write_unequal(tmp_path)
+    settings = {"data.root": str(tmp_path), "data.balance": "weights", "data.test_on": "train"}
+    config = load(None, settings | {"optim.label_smoothing": smoothing})
+    task = Images(Tiny(3, 0.0), config, open_dataset(config.data), torch.device("cpu"))
+    weight = task.class_weights
+    assert weight is not None
+    assert weight.tolist() == pytest.approx([21 / 36, 21 / 18, 21 / 9])
+    pixels, labels = torch.randint(256, (10, 3, 32, 32), dtype=torch.uint8), torch.randint(3, (10,))
+    task.network.eval()
+    loss = task.loss(task.network, Batch(pixels, labels, labels, ()))
+    expected = weighted_by_hand(task.network(normalized(pixels)), labels, weight, smoothing)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    parts = [task.loss(task.network, Batch(p, y, y, ())) for p, y in zip(pixels.split(5), labels.split(5), strict=True)]
+    assert loss.item() == pytest.approx(torch.stack(parts).mean().item(), rel=1e-6)  # as ranks average theirs
+
+
+def test_balanced_loss_has_a_mean_weight_of_one():
+    labels = [0] * 50 + [2] * 3 + [3]  # class 1 has no sample
+    weight = inverse_frequencies(labels, 4)
+    assert weight[labels].double().mean().item() == pytest.approx(1, abs=1e-7)
+    assert (weight[2] / weight[0]).item() == pytest.approx(50 / 3)
+
+
+@pytest.mark.parametrize("balance", ["weights", "sampling"])
+def test_balanced_training_resumes_exactly(run, tmp_path, monkeypatch, balance):
+    write_unequal(tmp_path / "data")
+    settings = PICTURES | {"recipe": None, "data__root": str(tmp_path / "data"), "data__balance": balance}
+    settings |= {"save_every": 1, "optim__batch_size": 6}
+    whole = run(runs=tmp_path / "whole", **settings)
+    plain = run(runs=tmp_path / "plain", **settings | {"data__balance": "none"})
+    with monkeypatch.context() as patch:
+        dying(patch, 3)
+        with pytest.raises(Death):
+            run(runs=tmp_path / "part", **settings)
+    resumed = run(resume=True, runs=tmp_path / "part", **settings | {"data__workers": 1})
+    ends = [weights(result.folder / "last.ckpt") for result in (whole, resumed, plain)]
+    assert same(ends[0], ends[1])
+    assert not same(ends[0], ends[2])

@@ -1,17 +1,16 @@
 """SyncBatchNorm over two real processes, against one process with the whole batch."""
 
 import os
-from datetime import timedelta
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from cgnl import CGNL
 from tests.conftest import INTERPRETED, relative_error
 from tests.ops.fused.helpers import Case
+from tests.ranks import connect_two
 
 CASES = {
     "dot": Case((4, 64, 3, 3)),
@@ -45,9 +44,7 @@ def results(block: nn.Module, x: Tensor, gradient: Tensor) -> dict[str, Tensor]:
 def work(rank: int, folder: str) -> None:
     if INTERPRETED:
         os.environ["TRITON_INTERPRET"] = "1"
-    torch.set_num_threads(1)
-    limit = timedelta(seconds=60)
-    dist.init_process_group(BACKEND, f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=limit)
+    connect_two(rank, folder, BACKEND)
     device = "cpu" if INTERPRETED else f"cuda:{rank}"
     found = {}
     for name, case in CASES.items():
@@ -55,7 +52,6 @@ def work(rank: int, folder: str) -> None:
         synced = nn.SyncBatchNorm.convert_sync_batchnorm(block)
         found[name] = results(synced, x.split(SPLITS[name])[rank].clone(), gradient.split(SPLITS[name])[rank])
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
 
 
 def test_sync_batch_norm_over_processes_is_batch_norm_of_the_whole(tmp_path):

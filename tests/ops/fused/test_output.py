@@ -51,6 +51,19 @@ def test_output_does_not_round_a_residual_of_its_own():
     assert torch.equal(found, residual)
 
 
+@pytest.mark.parametrize("normed", [True, False], ids=["norm", "no-norm"])
+def test_output_of_a_new_block_is_its_input_to_the_sign_of_zero(normed):
+    sizes, form = SIZES["groups-left-over"], FORMS["dot"]
+    x = draw(1, 7, sizes.channels)
+    x[:, ::2] = x[:, ::2] * 0.0
+    assert x.signbit()[:, ::2].any()
+    theta, z_weight = draw(sizes.inner, sizes.channels), draw(sizes.channels, sizes.width) * (1.0 if normed else 0.0)
+    zero, one = torch.zeros(sizes.channels, device=x.device), torch.ones(sizes.channels, device=x.device)
+    norm = [zero, one, zero, zero] if normed else []
+    found = output(x, x, theta, z_weight, None, draw(1, sizes.groups, 1), norm, EPS, form.first, form.gamma)
+    assert torch.equal(found.view(torch.int32), x.view(torch.int32))
+
+
 @pytest.mark.parametrize("sizes", [Sizes(2, 9, 1, 136, 256), Sizes(2, 9, 2, 136, 256), Sizes(2, 9, 1, 72, 256)],
                          ids=["one-group", "two-groups", "few-inner-channels"])  # fmt: skip
 @pytest.mark.parametrize("normed", [True, False], ids=["norm", "no-norm"])

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ...data.index import Kind, is_image_file
-from ...data.loading import EvalBatches, TrainBatches, loader
+from ...data.loading import EvalBatches, TrainBatchSampler, loader
 from ...data.prefetch import CudaPrefetcher
 from ...data.sources import CachedSource
 from ...models import is_detector
-from ...spelling import counted
+from ...text import counted
 from .. import distributed
 from ..config import SYNTHETIC, Config
 from ..datasets import Dataset
@@ -51,6 +51,11 @@ class Sums:
         *sums, count = self.read()
         means = {name: value / max(count, 1.0) for name, value in zip(self.names, sums, strict=False)}
         return {**means, "count": int(count)}
+
+
+def list_labels(source: Any) -> list[int]:
+    """The class of each sample."""
+    return [source.label(index) for index in range(len(source))]
 
 
 class Task(ABC):
@@ -139,8 +144,12 @@ class Task(ABC):
         source = self._source("train")
         samples, groups = self.train_set(source)
         rank, accumulate = distributed.current_rank().rank, self.config.optim.accumulate
-        share = {"rank": rank, "world": self.config.world, "accumulate": accumulate, "groups": groups}
-        batches = TrainBatches(len(source), batch_size, epochs, self.config.seed, first=first, **share)
+        labels = list_labels(source) if self.config.data.balance == "sampling" else None
+        share: dict[str, Any] = {"rank": rank, "world": self.config.world, "accumulate": accumulate}
+        share |= {"groups": groups, "labels": labels}
+        if self.config.data.shard_window is not None:
+            share |= {"shards": self.dataset.train.shards(), "window": self.config.data.shard_window}
+        batches = TrainBatchSampler(len(source), batch_size, epochs, self.config.seed, first=first, **share)
         loader = self._loader(samples, batches)
         return CudaPrefetcher(loader, self.device) if self.device.type == "cuda" else loader
 
@@ -162,7 +171,7 @@ class Task(ABC):
             log.info("%s samples decoded: %.1f GiB held on %s", split, cached.bytes / 2**30, self.device)
         return self.cache[split]
 
-    def _loader(self, samples: TorchDataset, batches: TrainBatches | EvalBatches) -> DataLoader:
+    def _loader(self, samples: TorchDataset, batches: TrainBatchSampler | EvalBatches) -> DataLoader:
         cached = self.config.data.cache == "gpu"  # read by the process that owns the device
         return loader(samples, batches, 0 if cached else self._workers(), self.device.type == "cuda" and not cached)
 

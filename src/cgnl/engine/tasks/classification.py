@@ -1,6 +1,7 @@
 """Naming images or videos by their class."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,16 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
-from ...data.index import is_image_file, is_video_file
+from ...data.index import CANNOT, is_image_file, is_video_file, name_some
 from ...data.loading import Batch, EvalSet, TrainSet
 from ...data.sources import Source
-from ...data.transforms import network_input
-from ...models import is_detector, is_video
-from ...spelling import counted
+from ...models import is_backbone, is_detector, is_video
+from ...text import counted, printable
 from .. import distributed
-from ..datasets import view_in_test, view_in_training
+from ..classes import summarize
+from ..datasets import augmentation_in_training, to_input, view_in_test, view_in_training
 from ..predictions import Prediction, ranked
-from .base import Sums, Task
+from .base import Sums, Task, list_labels
 
 TOP = 5
 """Ranks that are counted."""
@@ -36,26 +37,50 @@ class Images(Task):
     def fits(cls, name: str) -> bool:
         return super().fits(name) and not is_video(name)
 
+    @cached_property
+    def class_weights(self) -> Tensor | None:
+        """By ``data.balance=weights``, [K]."""
+        if self.config.data.balance != "weights":
+            return None
+        return inverse_frequencies(list_labels(self.dataset.train), len(self.dataset.classes)).to(self.device)
+
     def train_set(self, source: Source) -> tuple[TorchDataset, None]:
         data = self.config.data
         later = self.device.type == "cuda" and data.cache == "none"  # resized by the device
-        return TrainSet(source, view_in_training(data), self.config.seed, data.bad_limit, later), None
+        how = augmentation_in_training(data, len(self.dataset.classes))
+        return TrainSet(source, view_in_training(data), self.config.seed, data.bad_limit, later, how), None
 
     def test_set(self, source: Source, full: bool) -> tuple[TorchDataset, int]:
         view = view_in_test(self.config.data, self.kind, full)
         return EvalSet(source, view), view.clips * view.crops
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits = self.logits(model, batch.pixels)
-        loss = F.cross_entropy(logits, batch.labels, label_smoothing=self.config.optim.label_smoothing)
-        count_classes(self.sums, loss, ranked(logits.detach(), TOP)[1], batch.labels)
+        logits, labels = self.logits(model, batch.pixels), batch.labels
+        weight, smoothing = self.class_weights, self.config.optim.label_smoothing
+        reduction = "mean" if weight is None else "sum"  # a mean would divide by the weights of this part of the step
+        loss = F.cross_entropy(logits, labels, weight=weight, label_smoothing=smoothing, reduction=reduction)
+        loss = loss if weight is None else loss / len(logits)
+        largest = labels.argmax(1) if labels.ndim == 2 else labels  # samples may be mixed
+        count_classes(self.sums, loss, ranked(logits.detach(), TOP)[1], largest)
         return loss
 
+    def gather_problems(self) -> None:
+        """Also stop if nothing of a class can be read, which no test would show."""
+        super().gather_problems()
+        train, unreadable = self.dataset.train, {problem.partition(CANNOT)[0] for problem in self.problems}
+        if not unreadable:
+            return
+        samples = [(train.label(i), printable(train.name(i)) not in unreadable) for i in range(len(train))]
+        missing = {label for label, _ in samples} - {label for label, readable in samples if readable}
+        if missing:
+            names = name_some([self.dataset.classes[label] for label in sorted(missing)])
+            raise ValueError(f"no training sample of class {names} can be read")
+
     def logits(self, model: nn.Module, pixels: Tensor) -> Tensor:
-        """uint8 [B, 3, H, W] or [B, T, 3, H, W] -> [B, K]."""
+        """[B, 3, H, W] or [B, T, 3, H, W], from 0 to 255 -> [B, K]."""
         # Tests do not run the compiled network: their last batch has a size of its own, and compiling takes longer.
         call = model if model.training else model.forward
-        return call(network_input(pixels, self.config.channels_last)).float()
+        return call(to_input(self.config.data, pixels, self.config.channels_last)).float()
 
     def start_test(self, network: nn.Module) -> None:
         super().start_test(network)
@@ -81,12 +106,18 @@ class Images(Task):
             for sample, (label, predicted, score) in zip(samples.tolist(), said.tolist(), strict=True)
         ]
         self.predictions = sorted(prediction for rank in distributed.all_gather(mine) for prediction in rank)
-        return self.test_sums.means()
+        return self.test_sums.means() | (summarize(self.predictions) if self.predictions else {})
 
     @classmethod
     def describe(cls, test: dict[str, float], classes: int) -> list[str]:
         pictures = counted(round(test["test_count"]), "picture")
-        return [f"test: {accuracy(test, classes)} of {pictures} (chance {1 / classes:.2%})"]
+        return [f"test: {accuracy(test, classes)} of {pictures} (chance {1 / classes:.2%})", *balance(test)]
+
+
+def inverse_frequencies(labels: Sequence[int], classes: int) -> Tensor:
+    """A weight for each class, [K], in inverse proportion to its samples; the mean over all samples is 1."""
+    counts = torch.bincount(torch.tensor(labels), minlength=classes).double()
+    return (len(labels) / (counts.clamp_min(1) * counts.count_nonzero())).float()
 
 
 class Videos(Images):
@@ -100,7 +131,7 @@ class Videos(Images):
 
     @classmethod
     def fits(cls, name: str) -> bool:
-        return not is_detector(name) and not name.startswith("resnet")
+        return not is_detector(name) and not is_backbone(name) and not name.startswith("resnet")
 
     def compute(self) -> dict[str, float]:
         results, views = super().compute(), self.view_sums.means()
@@ -117,6 +148,7 @@ class Videos(Images):
             f"test: video accuracy ({averaged}): {accuracy(test, classes)} of {of}",
             f"      clip accuracy (each view by itself): top-1 {test['test_clip_top1']:.2%} of "
             f"{counted(count * views, 'view')}",
+            *balance(test),
         ]
 
     @classmethod
@@ -130,6 +162,13 @@ def accuracy(test: dict[str, float], classes: int) -> str:
     """Top-1 in words, and top-5 where it says anything."""
     top5 = f", top-5 {test['test_top5']:.2%}" if classes > TOP else ""
     return f"top-1 {test['test_top1']:.2%}{top5}"
+
+
+def balance(test: dict[str, float]) -> list[str]:
+    """Macro F1 and calibration in words; older results have none."""
+    if "test_macro_f1" not in test:
+        return []
+    return [f"      macro F1 {test['test_macro_f1']:.2%}, expected calibration error {test['test_ece']:.2%}"]
 
 
 def count_classes(sums: Sums, losses: Tensor, classes: Tensor, labels: Tensor) -> None:

@@ -12,10 +12,10 @@ from ...data.coco import ground_truth
 from ...data.detection import DetectionBatch, DetectionEvalSet, DetectionTrainSet, aspect_groups, encode
 from ...data.index import Scene
 from ...extras import need
-from ...spelling import counted, percent
+from ...text import counted, percent
 from .. import distributed
 from ..config import Data
-from ..datasets import short_side_in_test
+from ..datasets import get_size, short_side_in_test
 from .base import Task
 
 LOSSES = ("loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg")
@@ -111,7 +111,7 @@ def average_precision(truth: dict[str, Any], results: Iterable[dict[str, Any]]) 
 def set_size(network: nn.Module, data: Data, training: bool) -> None:
     """Let a detector bring pictures to the size of the training or of the test."""
     transform: Any = network.get_submodule("transform")
-    transform.min_size = (data.size if training else short_side_in_test(data),)
+    transform.min_size = (get_size(data) if training else short_side_in_test(data),)
     transform.max_size = data.long_side
 
 

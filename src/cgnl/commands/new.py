@@ -1,0 +1,34 @@
+"""``cgnl new``."""
+
+import shlex
+from pathlib import Path
+
+from ..text import say
+
+
+def new(folder: str, *, output: str | None = None) -> None:
+    """Look at a folder, say what it holds, and write a recipe to train on it.
+
+    Class folders of images or clips, with or without splits, tables of labels, tar shards, COCO's annotations and the
+    datasets of `cgnl data check` are recognised. The recipe explains its settings.
+
+    Args:
+        folder: the dataset.
+        output: (-o) the recipe, a new YAML file. If not given: the name of the folder, in the working folder.
+    """
+    root = Path(folder)
+    target = Path(f"{root.resolve().name or 'new'}.yaml") if output is None else Path(output)
+    if target.suffix not in (".yaml", ".yml"):
+        raise ValueError(f"output = {target} must end in .yaml")
+    if not root.is_dir():
+        raise ValueError(f"{root} is {'a file, not' if root.exists() else 'not'} a folder")
+    if target.exists():
+        raise ValueError(f"{target} is there already: name another recipe with -o")
+    from ..data.survey import describe, survey  # imports torch
+    from ..engine.suggest import suggest_recipe
+
+    found = survey(root)
+    recipe = suggest_recipe(found).encode()
+    with target.open("xb") as file:  # never over another
+        file.write(recipe)
+    say(*describe(found), f"{target} written. Read it, then: cgnl train {shlex.quote(str(target))}")

@@ -1,0 +1,41 @@
+"""Files inside of others, such as the members of a tar file: read where they are, and never unpacked."""
+
+import io
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+
+class StoredFile:
+    """A file inside of another, with as much of a path as reading it takes."""
+
+    file: str
+    """Its name in the dataset, such as ``cats/1.jpg``; nothing on the disk is called so."""
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.file).name
+
+    @property
+    def parent(self) -> PurePosixPath:
+        return PurePosixPath(self.file).parent
+
+    def is_dir(self) -> bool:
+        return False
+
+    def is_file(self) -> bool:
+        return True
+
+    def read_bytes(self) -> bytes:
+        """Its content; raises ``UnreadableError`` or ``OSError``."""
+        raise NotImplementedError
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.read_bytes())
+
+
+File = Path | StoredFile
+
+
+def as_file(path: File | str) -> File:
+    """A path given as text becomes a path."""
+    return Path(path) if isinstance(path, str) else path

@@ -1,0 +1,197 @@
+"""What an unknown folder holds: its layout, classes and sizes, from its files and a look at some of the samples."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..text import counted, escape
+from .check import count_labels, find_faults
+from .images import read_image
+from .index import DatasetIndex, Scene, UnreadableError, existing_folder, is_image_file, is_video_file, walk
+from .readers import MARKERS, READERS, TEST_FOLDERS, find_layout
+from .video import probe
+
+LOOKED_AT = {"images": 64, "videos": 16, "objects": 64}
+"""Kind -> how many samples are decoded, spread evenly over the dataset."""
+NAMES = {
+    "csv": "a table of labels",
+    "hf": "a Hugging Face dataset",
+    "kinetics400": "Kinetics-400",
+    "shards": "tar shards",
+} | {layout: name for layout, (name, *_) in MARKERS.items()}
+"""Layout -> its name; all others are class folders."""
+UNEVEN = 3
+"""Times as many samples in the largest class as in the smallest from which on the classes count as uneven."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a folder holds."""
+
+    root: Path
+    layout: str
+    """A name in ``READERS``."""
+    index: DatasetIndex
+    given: dict[str, str] = field(default_factory=dict)
+    """Arguments of the reader, such as the file of the labels."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """Height and width of the samples that were looked at."""
+    frames: tuple[int, ...] = ()
+    """Their numbers of frames, if they are clips."""
+    unreadable: tuple[str, ...] = ()
+    """A sentence for each that cannot be read."""
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Class -> training samples, or objects."""
+        return count_labels(self.index)["train"]
+
+    @property
+    def samples(self) -> int:
+        """Training samples, those that would be held out for a test among them."""
+        return len(self.index.splits["train"])
+
+    @property
+    def short_side(self) -> int:
+        """The median of the shorter sides in pixels."""
+        return int(median(min(size) for size in self.sizes))
+
+    @property
+    def imbalance(self) -> float:
+        """How many times the largest class is as large as the smallest that has any samples."""
+        filled = [count for count in self.counts.values() if count]
+        return max(filled) / min(filled)
+
+
+def survey(root: Path | str) -> Survey:
+    """Find out what a folder holds, or raise in a sentence why a network cannot be trained on it."""
+    root = existing_folder(root)
+    layout, given = recognise(root)
+    if layout == "folder":
+        _require_class_folders(root)
+    index = READERS[layout](root, **given)
+    if faults := find_faults(index, count_labels(index)):
+        raise ValueError(f"{root} cannot be trained on: {faults[0]}")
+    sizes, frames, unreadable = [], [], []
+    for sample in _spread(index):
+        try:
+            height, width, length = _measure(sample, index)
+        except UnreadableError as error:
+            unreadable.append(str(error))
+        except OSError as error:
+            unreadable.append(str(UnreadableError(sample.path, error)))
+        else:
+            sizes.append((height, width))
+            frames.append(length)
+    if not sizes:
+        raise ValueError(f"{root} holds nothing that can be read: {unreadable[0]}")
+    clips = tuple(frames) if index.kind == "videos" else ()
+    return Survey(root, layout, index, given, tuple(sizes), clips, tuple(unreadable))
+
+
+def recognise(root: Path) -> tuple[str, dict[str, str]]:
+    """The layout of a folder, and what its reader has to be told besides."""
+    if layout := find_layout(root):
+        return layout, {}
+    top = next(walk(root))
+    names = {path.name for path in top.files}
+    if "dataset_dict.json" in names or {"dataset_info.json", "state.json"} <= names:
+        return "hf", {}
+    if any(path.suffix == ".tar" for path in top.files) or any(root.glob("*/*.tar")):
+        return "shards", {}
+    for place in (root, root / "annotations"):
+        if {"youtube_id", "label"} <= _columns(place / "train.csv"):
+            return "kinetics400", {}
+    for path in top.files:
+        if path.suffix.lower() == ".csv" and {"file", "label"} <= _columns(path):
+            return "csv", {"labels": path.name}
+    return next(_annotations(root), ("folder", {}))
+
+
+def describe(found: Survey) -> Iterator[str]:
+    """The survey in lines."""
+    index, what = found.index, "pictures" if found.index.kind == "objects" else "samples"
+    splits = ", ".join(f"{len(samples):,} to {split}" for split, samples in index.splits.items())
+    kind = {"images": "images", "videos": "clips", "objects": "objects to detect"}[index.kind]
+    yield f"{found.root}: {NAMES.get(found.layout, 'class folders')}, {counted(len(index.classes), 'class')} of {kind}"
+    held_out = "" if "test" in index.splits else " (no test split: a fifth is held out)"
+    yield f"{what}: {splits}{held_out}; {describe_balance(found)}"
+    smallest, largest = (f(found.sizes, key=min) for f in (min, max))
+    sides = " to ".join(dict.fromkeys(f"{width} x {height}" for height, width in (smallest, largest)))
+    length = f", {min(found.frames)} to {max(found.frames)} frames" if found.frames else ""
+    looked = len(found.sizes) + len(found.unreadable)
+    yield f"{looked:,} looked at: {sides} pixels, shorter side {found.short_side} in the middle{length}"
+    if found.unreadable:
+        yield f"{len(found.unreadable):,} of these cannot be read, such as {found.unreadable[0]}"
+    yield from index.problems
+
+
+def describe_balance(found: Survey) -> str:
+    """How many samples the classes have."""
+    counts = found.counts
+    fewest, most = (f(counts, key=counts.__getitem__) for f in (min, max))
+    if counts[fewest] == counts[most]:
+        return f"{counts[most]:,} in each class"
+    return escape(f"{counts[fewest]:,} ({fewest}) to {counts[most]:,} ({most}) in a class")
+
+
+def _require_class_folders(root: Path) -> None:
+    """Raise for a folder that is empty, or whose files lie in no folder of a class."""
+    top = next(walk(root))
+    loose = [path for path in top.files if is_image_file(path) or is_video_file(path)]
+    if top.folders:
+        return
+    if loose:
+        raise ValueError(f"{root} holds {counted(len(loose), 'file')}, but no folder for each class to tell them by")
+    raise ValueError(f"{root} is empty" if not top.files else f"{root} holds no images, clips or folders of classes")
+
+
+def _columns(path: Path) -> set[str]:
+    """The columns of a CSV file, none if there is no such file."""
+    if not path.is_file():
+        return set()
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return set(next(csv.reader([file.readline(10_000)]), []))
+
+
+def _annotations(root: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """COCO's format under other names: one file in the folder, or one in each split beside its images."""
+    for path in sorted(root.glob("*.json")):
+        if _is_coco(path):
+            yield "coco", {"annotations": path.name}
+    for path in sorted((root / "train").glob("*.json")):
+        if not _is_coco(path):
+            continue
+        given = {"annotations": f"train/{path.name}", "images": "train"}
+        if test := next((name for name in TEST_FOLDERS if (root / name / path.name).is_file()), None):
+            given |= {"test_annotations": f"{test}/{path.name}", "test_images": test}
+        yield "coco", given
+
+
+def _is_coco(path: Path) -> bool:
+    try:
+        content: Any = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
+
+
+def _spread(index: DatasetIndex) -> list[Any]:
+    """Some samples of all splits, at equal distances."""
+    every = [sample for samples in index.splits.values() for sample in samples]
+    count = min(len(every), LOOKED_AT[index.kind])
+    return [every[i * len(every) // count] for i in range(count)]
+
+
+def _measure(sample: Any, index: DatasetIndex) -> tuple[int, int, int]:
+    """Height, width and number of frames."""
+    if index.kind == "videos":
+        info = probe(sample.path)
+        return info.height, info.width, info.frames
+    _, height, width = read_image(sample.path).shape
+    return (sample.height, sample.width, 1) if isinstance(sample, Scene) else (height, width, 1)

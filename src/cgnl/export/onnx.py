@@ -1,0 +1,100 @@
+"""An ONNX file of ``cgnl export`` with the interface of a trained network."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data.loading import MAX_UNCROPPED_SIDE
+from ..engine.checkpoint import Trained, described
+from ..engine.datasets import view_in_test
+from ..engine.predict import AT_ONCE
+from ..extras import need
+from ..text import counted, first_line
+
+LEAST, TIMES = 2**30, 64
+"""Arena limit: max(1 GiB, 64 x input bytes)."""
+
+
+class OnnxNetwork(nn.Module):
+    """A file that onnxruntime runs, as a module: on the CPU, and on a GPU where onnxruntime knows it."""
+
+    def __init__(self, session: Any, classes: int):
+        super().__init__()
+        self.session, self.classes = session, classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            found = self.session.run(None, {self.session.get_inputs()[0].name: x.cpu().numpy()})
+        except Exception as error:  # onnxruntime's errors have no common type
+            size = " x ".join(map(str, x.shape))
+            raise ValueError(f"the ONNX file cannot take {size}: {first_line(error)}") from None
+        logits = found[0] if len(found) == 1 else None
+        if not isinstance(logits, np.ndarray) or logits.shape != (len(x), self.classes) or logits.dtype.kind != "f":
+            raise ValueError(f"the ONNX file does not give a number for each of its {counted(self.classes, 'class')}")
+        return torch.from_numpy(logits)
+
+
+def open_onnx(path: Path | str) -> Trained:
+    """The classifier in an ONNX file."""
+    onnx = need("onnx", "export")
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}")
+    content = Path(path).read_bytes()
+    try:
+        model = onnx.load_model_from_string(content)
+        card = json.loads({p.key: p.value for p in model.metadata_props}.get("cgnl", "null"))
+        if not model.graph.node:
+            raise ValueError("an empty file is a message too")
+    except Exception:  # a broken file raises almost anything
+        raise ValueError(f"{path} is not a whole ONNX file") from None
+    if not isinstance(card, dict):
+        raise ValueError(f"{path} was not written by cgnl export: it does not say what its outputs mean")
+    if card.get("kind") == "objects":
+        raise ValueError(f"{path} is the backbone of a network that finds objects: to find them, give the checkpoint")
+    about = described(card, path, "settings")
+    if danger := next(dangers(model, onnx), None):
+        raise ValueError(f"{path} was not written by cgnl export: it {danger}")
+    try:
+        session = start_session(content, most_memory(about))
+    except Exception:  # onnxruntime's errors have no common type
+        raise ValueError(f"{path} is not a whole ONNX file") from None
+    return dataclasses.replace(about, network=OnnxNetwork(session, len(about.classes)))
+
+
+def dangers(model: Any, onnx: Any) -> Iterator[str]:
+    """What a network of ours does not have: foreign operators, loops and branches, numbers in other files."""
+    if model.functions or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
+        yield "has operators that are not ONNX's own"
+    parts = [part for node in model.graph.node for part in node.attribute]
+    if any(part.HasField("g") or part.graphs for part in parts):
+        yield "repeats or chooses parts of itself"
+    sparse = [*model.graph.sparse_initializer, *(t for p in parts for t in (p.sparse_tensor, *p.sparse_tensors))]
+    tensors = [*model.graph.initializer, *(t for p in parts for t in (p.t, *p.tensors))]
+    tensors += [t for s in sparse for t in (s.values, s.indices)]
+    if any(t.data_location == onnx.TensorProto.EXTERNAL or t.external_data for t in tensors):
+        yield "keeps numbers in other files"
+
+
+def most_memory(about: Trained) -> int:
+    """The arena limit in bytes."""
+    view = view_in_test(about.config.data, about.kind)
+    pictures = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.kind == "videos" else 1)
+    return max(LEAST, TIMES * pictures * 3 * (view.size or MAX_UNCROPPED_SIDE) ** 2 * 4)
+
+
+def start_session(content: bytes, most: int) -> Any:
+    """A silent session of onnxruntime that takes at most so much memory."""
+    ort = need("onnxruntime", "export")
+    known = [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in ort.get_available_providers()]
+    place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(place, ort.OrtArenaCfg({"max_mem": most, "arena_extend_strategy": 1}))
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return ort.InferenceSession(content, options, providers=known)

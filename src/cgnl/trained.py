@@ -1,0 +1,154 @@
+"""A trained network as Python uses it: ``cgnl.load("runs/pets").predict("cat.jpg")``."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .data.images import to_pixels
+from .data.sources import FileSource, MemorySource, Source
+from .engine import checkpoint
+from .engine.network import build_network
+from .engine.predict import FilePrediction, find_samples, predict_samples
+from .engine.predict_objects import SURE, Finding, find_objects
+from .explain import figure
+from .explain.inputs import read_sample
+from .explain.maps import find_blocks
+from .explain.verdict import read_verdict
+from .export.onnx import OnnxNetwork, open_onnx
+from .extras import need
+from .heads import second_order_pools
+from .models.device import find_device
+from .models.weights import check_size, read_state_dict
+
+File = str | Path | Any
+"""A file, a Pillow image, or bytes: an array [H, W, 3] or tensor [3, H, W], of clips [T, H, W, 3] or [T, 3, H, W]."""
+
+
+@dataclass(frozen=True)
+class Trained(checkpoint.Trained):
+    """A network and all that is needed to use it."""
+
+    path: Path = Path()
+    """Where it was loaded from."""
+
+    def predict(self, files: File | Sequence[File], top: int = 5, device: str = "auto") -> Any:
+        """Classify pictures or clips, or find the objects in pictures.
+
+        Args:
+            files: a file or an array (see ``File``), or a list of them. A folder stands for all that is in it.
+            top: classes to return, default 5; detectors return every object of a score of 0.5 or more.
+            device: ``"cpu"``, ``"cuda"`` or ``"auto"`` (default).
+
+        Returns:
+            For one file or array what has ``label``, ``score``, ``classes`` and ``probabilities``, the likeliest first
+            (for detectors a ``Finding``); for a list or a folder a list of these.
+        """
+        many = isinstance(files, list | tuple) or (isinstance(files, str | Path) and self._holds_several(files))
+        found: list[FilePrediction] | list[Finding]
+        source = self._open(files if isinstance(files, list | tuple) else [files])
+        if self.task.classifies:
+            found = list(predict_samples(self, source, top, device))
+        else:
+            found = list(find_objects(self, source, find_device(device), SURE))
+        for one in found:
+            if one.problem:
+                raise ValueError(one.problem)
+        return found if many else found[0]
+
+    def explain(
+        self,
+        file: File,
+        at: tuple[float, ...] | None = None,
+        *,
+        block: str | None = None,
+        group: int | None = None,
+        head: bool | None = None,
+        columns: int = 5,
+        grad_cam: bool = False,
+        device: str = "auto",
+    ) -> figure.Row:
+        """Show what a block relates a position to or, where there is no block, the pairs of channels of the head.
+
+        Args:
+            file: a file or an array (see ``File``).
+            at: (x, y) or (x, y, frame) of the reference position, in pixels of the file; None takes the middle.
+            block: dotted name of the block; None takes the only one.
+            group: show the maps of this group alone; None (default) takes all.
+            head: whether to show the second-order head; None (default) does so if there is no block.
+            columns: maps to show, default 5.
+            grad_cam: add Grad-CAM of the predicted class, default False.
+            device: ``"cpu"``, ``"cuda"`` or ``"auto"`` (default).
+
+        Returns:
+            What has ``maps``, ``caption`` (with what the block is worth) and ``save("why.png")``.
+        """
+        if isinstance(self.network, OnnxNetwork):
+            raise ValueError(f"{self.path} is an ONNX file, whose blocks cannot be looked into: load the checkpoint")
+        checkpoint.require_classifier(self, self.path)
+        network = self.network.to(find_device(device))
+        if head is None:
+            head = bool(second_order_pools(network)) and not find_blocks(network)
+        source = self._open([file])
+        if len(source) > 1:
+            raise ValueError(f"{file} holds {len(source)} {self.task.file}s: name one")
+        options: Any = {"at": at, "block": block, "group": group, "head": head, "columns": columns}
+        options |= {"with_grad_cam": grad_cam, "verdict": read_verdict(self.path, network)}
+        seen, title = read_sample(self, source, 0), figure.name_run(str(self.path), [str(self.path)])
+        return figure.explain_input(network, self.classes, seen, title, **options)
+
+    def _holds_several(self, path: str | Path) -> bool:
+        return Path(path).is_dir() and find_samples([path], self.kind) != [Path(path)]
+
+    def _open(self, files: Sequence[File]) -> Source:
+        """The files, or arrays, as a source of samples."""
+        if all(isinstance(file, str | Path) for file in files):
+            return FileSource.of_files(find_samples(files, self.kind), self.kind)
+        kind = "images" if self.kind == "objects" else self.kind
+        return MemorySource([_read(file, kind) for file in files], kind)
+
+
+def _read(file: File, kind: str) -> Tensor:
+    if isinstance(file, str | Path):
+        raise ValueError(f"{file}: give files or arrays, not both")
+    pixels = to_pixels(file)
+    if pixels.ndim != (4 if kind == "videos" else 3):
+        shape = " x ".join(map(str, pixels.shape))
+        raise ValueError(f"the network was trained on {kind}, and cannot take an array of {shape}")
+    return pixels
+
+
+def load(path: str | Path) -> Trained:
+    """Load a trained network: a run's folder, a checkpoint, or what ``cgnl export`` wrote.
+
+    Args:
+        path: a run's folder (its ``last.ckpt`` is meant), a ``.ckpt``, or an exported ``.onnx`` or ``.safetensors``.
+    """
+    path = Path(path)
+    if path.suffix == ".onnx":
+        found = open_onnx(path)
+    elif path.suffix == ".safetensors":
+        found = _open_safetensors(path)
+    else:
+        path = checkpoint.find_checkpoint(path)
+        found = checkpoint.open_trained(path)
+    return Trained(**{f.name: getattr(found, f.name) for f in dataclasses.fields(found)}, path=path)
+
+
+def _open_safetensors(path: Path) -> checkpoint.Trained:
+    weights = read_state_dict(path)
+    with need("safetensors", "vision").safe_open(path, "pt") as file:
+        card = (file.metadata() or {}).get("cgnl")
+    try:
+        about = checkpoint.described(json.loads(card or "null"), path, "settings")
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} was not written by cgnl export: it does not say what network it is of") from None
+    outline = checkpoint.outline(about, path)
+    check_size(outline, weights, path)
+    network = build_network(about.config.model, len(about.classes), load=False)
+    checkpoint.load_network(network, {"state_dict": {f"{checkpoint.PREFIX}{n}": v for n, v in weights.items()}}, path)
+    return dataclasses.replace(about, network=network.eval())
