@@ -243,6 +243,14 @@ def test_open_trained_refuses_weights_of_another_network(saved, network):
     assert "\n" not in str(error.value)
 
 
+def test_open_trained_refuses_weights_that_are_not_finite(saved):
+    network = Tiny(3, 0.0)
+    name, weight = next(network.named_parameters())
+    weight.data.view(-1)[0] = torch.inf
+    with pytest.raises(ValueError, match=rf"last\.ckpt .* not finite: {re.escape(name)}"):
+        open_trained(saved(network=network))
+
+
 @pytest.mark.parametrize(
     "content",
     [

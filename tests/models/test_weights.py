@@ -1,4 +1,5 @@
 import copy
+import math
 import os
 import pickle
 import re
@@ -158,6 +159,11 @@ REFUSED = {
     "several": (
         lambda s: without(s, "conv1.weight") | {"stem.weight": torch.zeros(1)},
         "conv1.weight missing; stem.weight unexpected",
+    ),
+    "not-a-number": (lambda s: s | {"bn1.bias": s["bn1.bias"] * math.nan}, "bn1.bias not finite"),
+    "overflown-in-half-precision": (
+        lambda s: {name: value.half() for name, value in (s | {"bn1.running_var": s["bn1.running_var"] + 7e4}).items()},
+        "bn1.running_var not finite",
     ),
     "empty": (lambda _: {}, "missing"),
 }

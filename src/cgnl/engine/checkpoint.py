@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ..atomic_io import whole_file
-from ..data.index import Kind
-from ..models.weights import check_size, is_state_dict
+from ..data.index import Kind, name_some
+from ..models.weights import check_size, find_nonfinite, is_state_dict
 from .config import Config, build
 from .datasets import view_in_test
 from .network import build_network, check_input
@@ -131,8 +131,11 @@ def require_classifier(trained: Trained, path: Path | str) -> None:
 
 def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:
     """Load a checkpoint's weights into a network, which they must fit."""
+    weights = get_weights(checkpoint, path)
+    if bad := find_nonfinite(weights):
+        raise ValueError(f"{path} cannot be used, because some of its weights are not finite: {name_some(bad)}")
     try:
-        network.load_state_dict(get_weights(checkpoint, path))
+        network.load_state_dict(weights)
     except RuntimeError as error:
         raise ValueError(f"{path} is of another network: {str(error).splitlines()[-1].strip()}") from None
 

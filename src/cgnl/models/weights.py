@@ -41,8 +41,8 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
 
     Image weights are inflated for a video network, and become the backbone of a Mask R-CNN. Whole inserted blocks, a
     second-order head, and everything but that backbone may be new; so may a classifier for another number of classes or
-    another head, and the file's own is ignored. Anything else that does not fit raises ``ValueError`` and changes
-    nothing.
+    another head, and the file's own is ignored. Anything else that does not fit, and any value that is not finite,
+    raises ``ValueError`` and changes nothing.
 
     Args:
         model: the network, changed in place.
@@ -73,12 +73,22 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
         "missing": [name for name in new if name not in allowed],
         "unexpected": [n for n in state if n not in here and not _of_a_norm(n, kept_by_norms)],
         "of another shape": [n for n in state if n in here and state[n].shape != here[n].shape],
+        "not finite": find_nonfinite(state),
     }
     if any(problems.values()):
         found = "; ".join(f"{_some(names)} {problem}" for problem, names in problems.items() if names)
         raise ValueError(f"the weights do not fit the network: {found}")
     model.load_state_dict(state, strict=False)
     return LoadReport(tuple(state), tuple(new), tuple(sorted(ignored)))
+
+
+def find_nonfinite(state: Mapping[str, Tensor]) -> list[str]:
+    """Names of the entries that hold NaN or infinity.
+
+    A running variance may become infinite when weights are stored in half precision. Training does not notice, because
+    it normalizes with the statistics of the batch; in tests, the channel is constant.
+    """
+    return [name for name, value in state.items() if not value.is_meta and not value.isfinite().all()]
 
 
 def find_classifiers(model: nn.Module) -> tuple[str, ...]:
