@@ -185,4 +185,11 @@ def test_findings_say_primary_words_first_and_correct_the_others():
     assert "after Holm" in third
     assert all("0.31 over test samples" in sentence for sentence in (first, second, third))
     assert first in markdown(summary)
-    assert "fewer than two" in findings(replace(summary, pairs=()))[0]
+    assert "R-50 + 1 CGNL against R-50: fewer than two" in findings(replace(summary, pairs=()))[0]
+
+
+def test_markdown_lists_what_is_not_run_yet_in_one_line():
+    plain, cgnl, nl = TABLES["cub-blocks"].rows[:3]
+    missing = [replace(line(row, 80.0), seeds={}, reason="not yet") for row in (cgnl, nl)]
+    text = markdown(Summary("cub-blocks", TABLES["cub-blocks"], (line(plain, 80.0), *missing), (), ()))
+    assert f"* not run yet: {cgnl.label}; {nl.label}\n" in text

@@ -13,6 +13,8 @@ from .statistics import Discordance, Estimate, compare_samples, estimate
 from .tables import Row, Table, reported_gain
 
 REASONS = "not_run.json"
+NOT_YET = "not yet"
+"""Why a run is missing that nothing stands in the way of."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _summarize_row(table: Table, row: Row, folder: Path, reason: str) -> Line:
     wanted = set(table.splits or (1,))
     seeds = {n: _average(splits) for n, splits in by_seed.items() if {o.split for o in splits} >= wanted}
     failed = [path.read_text().strip() for _, path in find_files(folder, row.name, FAILED)]
-    reason = (failed or [reason])[0] or ("" if seeds else "not yet")
+    reason = (failed or [reason])[0] or ("" if seeds else NOT_YET)
     return Line(row, seeds, outcomes[0].config if outcomes else None, reason)
 
 

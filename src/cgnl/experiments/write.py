@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..extras import need
 from ..text import counted, markdown_table
 from .plan import describe
 from .statistics import Discordance, Estimate, find, holm, verdict
-from .summary import Line, Pair, Replacement, Summary, summarize
+from .summary import NOT_YET, Line, Pair, Replacement, Summary, summarize
 from .tables import TABLES, reported_gain
 
 NOTES = (
@@ -55,7 +55,7 @@ def markdown(summary: Summary, brief: bool = False) -> str:
     parts = [note, *protocols, rows_markdown(summary)]
     if any(_is_synthetic(line.config) and not _is_synthetic(line.row.config()) for line in lines):
         parts.append("These are drawn pictures and smaller networks: only the way of the experiment is the paper's.")
-    parts.append(_bullets(_missing(line) for line in lines if line.reason))
+    parts.append(_bullets(_list_missing(lines)))
     parts.append(_bullets(findings(summary) if table.primary else sentences(summary)))
     if not brief:
         parts += [pairs_markdown(summary.pairs), replacements_markdown(summary.replacements)]
@@ -66,8 +66,12 @@ def _is_synthetic(config: Config | None) -> bool:
     return config is not None and dataset_name(config.data) in SYNTHETIC
 
 
-def _missing(line: Line) -> str:
-    return f"{line.row.label}: {'a run failed' if line.seeds else 'not run'}: {line.reason}"
+def _list_missing(lines: Sequence[Line]) -> Iterator[str]:
+    for line in lines:
+        if line.reason not in ("", NOT_YET):
+            yield f"{line.row.label}: {'a run failed' if line.seeds else 'not run'}: {line.reason}"
+    if waiting := [line.row.label for line in lines if line.reason == NOT_YET]:
+        yield f"not run yet: {'; '.join(waiting)}"
 
 
 def _bullets(sentences: Iterable[str]) -> str:
@@ -139,12 +143,13 @@ def findings(summary: Summary) -> list[str]:
     """Verdicts on the primary comparisons, then on others against the same rows."""
     pairs = {pair.names: pair for pair in summary.pairs}
     primary = {(c.before, c.after): c for c in summary.table.primary}
+    labels = {row.name: row.label for row in summary.table.rows}
     lines = []
     for names, comparison in primary.items():
         pair = pairs.get(names)
         found = find(pair.differences, comparison.looks, pair.paper) if pair else None
         if pair is None or found is None:
-            lines.append(f"{names[1]} against {names[0]}: fewer than two seeds")
+            lines.append(f"{labels[names[1]]} against {labels[names[0]]}: fewer than two seeds")
             continue
         paper = "" if pair.paper is None else f"; the paper {pair.paper:+.2f}"
         until = "" if found.look else ", between looks"
