@@ -1,6 +1,7 @@
 """The tables hold what the paper's do."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -198,9 +199,11 @@ def test_select_rows_by_table():
 
 
 @pytest.mark.parametrize("name", ["cub-heads", "pets-heads"])
-def test_rows_of_heads_differ_in_the_network_alone(name):
+def test_rows_of_heads_differ_in_the_network_and_the_rate_of_its_new_layers(name):
     configs = [row.config() for row in TABLES[name].rows]
-    assert len({str((c.data, c.optim, c.model.weights, c.model.dropout)) for c in configs}) == 1
+    alike = (replace(c.optim, new_layers=1.0) for c in configs)
+    assert len({str((c.data, o, c.model.weights, c.model.dropout)) for c, o in zip(configs, alike, strict=True)}) == 1
+    assert all(c.optim.new_layers == (1.0 if c.model.head == "average" else 5.0) for c in configs)
 
 
 def test_rows_of_heads_stand_beside_the_papers_networks():
