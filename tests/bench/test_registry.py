@@ -8,15 +8,15 @@ from cgnl.heads import second_order_pools
 from cgnl.surgery import inserted
 
 
-@pytest.mark.parametrize(("name", "benchmark"), BENCHMARKS.items())
-def test_benchmark_names_rows_that_exist(name, benchmark):
-    names = [s.name for s in benchmark.subjects]
+@pytest.mark.parametrize(("name", "table"), BENCHMARKS.items())
+def test_benchmark_names_rows_that_exist(name, table):
+    names = [s.name for s in table.subjects]
     assert len(set(names)) == len(names)
-    assert {benchmark.baseline, "reference"} <= set(names)
-    assert {s.counts_as for s in benchmark.subjects} - {""} <= set(names)
-    for subject in benchmark.subjects:  # what a row is compared with is measured before it
+    assert {table.baseline, "reference"} <= set(names)
+    assert {s.counts_as for s in table.subjects} - {""} <= set(names)
+    for subject in table.subjects:  # what a row is compared with is measured before it
         assert not subject.compared_with or subject.compared_with in names[: names.index(subject.name)]
-    assert benchmark.choose(*names) == list(benchmark.subjects), name
+    assert table.choose(*names) == list(table.subjects), name
 
 
 @pytest.mark.parametrize("spelling", ["non-local sdpa", "non-local-sdpa", "Non_Local_SDPA", " non-local sdpa"])
@@ -123,14 +123,14 @@ def test_setting_memory_format(size, last, expected):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
-@pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_every_row_runs_or_says_that_it_needs_a_gpu(benchmark):
-    small = {"network": "resnet18", "size": "32", "reduced": 8} if benchmark in ("network", "serve") else {"size": "4"}
-    setting = read_setting(benchmark, small, "cpu")
-    inputs = torch.randn(BENCHMARKS[benchmark].inputs, *setting.shape)
-    reference = BENCHMARKS[benchmark].reference.build(setting)
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_row_runs_or_says_that_it_needs_a_gpu(name):
+    small = {"network": "resnet18", "size": "32", "reduced": 8} if name in ("network", "serve") else {"size": "4"}
+    setting = read_setting(name, small, "cpu")
+    inputs = torch.randn(BENCHMARKS[name].inputs, *setting.shape)
+    reference = BENCHMARKS[name].reference.build(setting)
     weights = reference.state_dict() if isinstance(reference, torch.nn.Module) else {}
-    for subject in BENCHMARKS[benchmark].subjects:
+    for subject in BENCHMARKS[name].subjects:
         if "compiled" in subject.name or subject.only_on_gpu:
             continue
         call = subject.load(setting, weights)

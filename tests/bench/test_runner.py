@@ -77,7 +77,7 @@ def test_measure_rows_say_when_the_reference_cannot_run():
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "small", "names"),
+    ("name", "small", "names"),
     [
         ("ops", {"channels": 16, "size": "4"}, ["reference", "non-local sdpa"]),
         (
@@ -87,12 +87,12 @@ def test_measure_rows_say_when_the_reference_cannot_run():
         ),
     ],
 )
-def test_measure_rows_of_other_benchmarks(benchmark, small, names):
-    setting = read_setting(benchmark, {**small, "seconds": 1e-3, "dtype": "bfloat16"}, "cpu")
-    rows = list(measure_rows(setting, BENCHMARKS[benchmark].choose(*names), ROOFLINE))
+def test_measure_rows_of_other_benchmarks(name, small, names):
+    setting = read_setting(name, {**small, "seconds": 1e-3, "dtype": "bfloat16"}, "cpu")
+    rows = list(measure_rows(setting, BENCHMARKS[name].choose(*names), ROOFLINE))
     assert [row["row"] for row in rows] == names
     assert all(row["ms"] and row["ratio"] and not row["note"] for row in rows)
-    assert [row["error"] is not None for row in rows] == [name == "reference" for name in names]
+    assert [row["error"] is not None for row in rows] == [row == "reference" for row in names]
 
 
 def test_measure_rows_compare_with_the_row_that_a_subject_names():
