@@ -91,7 +91,7 @@ def run(command: str, arguments: list[str]) -> None:
     """
     need("jsonargparse", COMMANDS[command][0])
     from .data.streams import allow_typed
-    from .engine.config import check_overrides, setting_names
+    from .engine.config import OfTest, check_overrides, check_test, setting_names
     from .engine.values import convert
 
     function = getattr(importlib.import_module(f"cgnl.commands.{command}"), command)
@@ -113,6 +113,8 @@ def run(command: str, arguments: list[str]) -> None:
     if missing := [n for n, p in named.items() if p.default is p.empty and n not in options]:
         raise ValueError(f"{missing[0]} is missing; see cgnl {command} --help")
     values = {n: convert(n, options.pop(n), p.annotation) for n, p in named.items() if n in options}
+    if any(p.annotation == OfTest for p in parameters):
+        check_test(options)
     check_overrides(options)  # before the command imports anything heavy
     positional = [values.pop(n, named[n].default) for n in places]
     function(*positional, *words, **values, **options)
@@ -145,7 +147,7 @@ def split(arguments: list[str], known: list[str], switches: list[str]) -> tuple[
 
 def print_help(command: str, function: Callable[..., None], parameters: Iterable[Parameter]) -> None:
     """Print what a command does and takes, as docstrings say it."""
-    from .engine.config import SECTIONS
+    from .engine.config import SECTIONS, OfTest, why_not_tested
 
     docstrings = need("docstring_parser", COMMANDS[command][0])
     text = docstrings.parse(function.__doc__ or "")
@@ -171,13 +173,15 @@ def print_help(command: str, function: Callable[..., None], parameters: Iterable
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         parser.add_argument_group("settings", about.get("settings"))
         own = {p.name for p in parameters}  # which come before settings of the same name
+        of_test = any(p.annotation == OfTest for p in parameters)
         for prefix, section in SECTIONS.items():
             text = docstrings.parse_from_object(section)
             about = {p.arg_name: p.description for p in text.params}
             group = parser.add_argument_group(text.short_description.removesuffix("."))
             for f in dataclasses.fields(section):
-                if f"{f.name}." not in SECTIONS and f"{prefix}{f.name}" not in own:
-                    add_option(group, f"{prefix}{f.name}", f.type, f.default, about.get(f.name, ""))
+                name = f"{prefix}{f.name}"
+                if f"{f.name}." not in SECTIONS and name not in own and not (of_test and why_not_tested(name)):
+                    add_option(group, name, f.type, f.default, about.get(f.name, ""))
     parser.print_help()
 
 

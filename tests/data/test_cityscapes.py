@@ -242,6 +242,19 @@ def test_bad_annotation_file_is_refused_in_one_sentence(tmp_path, content):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("things", "says"),
+    [
+        ([thing("car", [1, 1], [9, 1], [9, 9])] * 2001, "2,001 objects"),
+        ([thing("car", *[[1, 1]] * 50_001)] * 2, "100,002 corners"),
+    ],
+    ids=["objects", "corners"],
+)
+def test_more_than_a_picture_can_hold_is_refused(tmp_path, things, says):
+    with pytest.raises(UnreadableError, match=f"{says} are too many"):
+        read_polygons(scene(tmp_path, "ulm_1", things))
+
+
 def test_convert_refuses_other_folders(tmp_path):
     with pytest.raises(ValueError, match="leftImg8bit/train"):
         convert(tmp_path, tmp_path / "out")

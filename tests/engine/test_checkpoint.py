@@ -169,7 +169,7 @@ def test_read_refuses_what_is_no_checkpoint(tmp_path, content):
 def test_read_runs_nothing(tmp_path, save):
     path, mark = tmp_path / "a.ckpt", tmp_path / "it ran"
     save({"cgnl": Code(mark)}, path)
-    with pytest.raises(ValueError, match=r"a\.ckpt is not a whole checkpoint") as error:
+    with pytest.raises(ValueError, match=r"a\.ckpt is (not a whole|no) checkpoint") as error:
         read(path)
     assert not mark.exists()
     assert "\n" not in str(error.value)

@@ -1,11 +1,13 @@
 """Checkpoints tested again give the numbers of the run they come from."""
 
 import json
+import re
 import shutil
 
 import pytest
 import torch
 
+from cgnl.engine.config import setting_names
 from cgnl.engine.evaluate import evaluate
 from cgnl.engine.progress import Lines
 from tests.engine.conftest import PICTURES, VIDEOS, write_frame_folders, write_pictures
@@ -76,7 +78,7 @@ def test_evaluate_refuses_videos_for_a_network_of_pictures(run, tmp_path):
 
 @pytest.mark.parametrize("setting", ["model.name", "model.dropout"])
 def test_evaluate_refuses_another_network(run, setting):
-    with pytest.raises(ValueError, match="model cannot be changed"):
+    with pytest.raises(ValueError, match=f"{setting} cannot be changed"):
         evaluate(run().folder / "last.ckpt", {setting: "tiny"})
 
 
@@ -159,10 +161,20 @@ def test_evaluate_refuses_a_test_on_what_was_trained_on(run, setting):
         evaluate(run().folder / "last.ckpt", {setting: 1})
 
 
-@pytest.mark.parametrize("setting", ["optim.lr", "optim.epochs", "name", "runs", "patience"])
+@pytest.mark.parametrize("setting", ["optim.lr", "optim.epochs", "name", "runs", "patience", "data.mixup", "compile"])
 def test_evaluate_refuses_what_changes_nothing(run, setting):
     with pytest.raises(ValueError, match=f"^{setting} is for training and changes nothing in a test: leave it out$"):
         evaluate(run().folder / "last.ckpt", {setting: 1})
+
+
+@pytest.mark.parametrize("command", ["eval", "diagnose"])
+def test_commands_that_test_name_the_settings_they_take(cgnl, command):
+    _, out, _ = cgnl(command, "--help")
+    named = set(re.findall(r"^  --([\w.]+)", out, re.MULTILINE))
+    assert {"data.root", "data.test_clips", "optim.batch_size", "precision"} < named
+    for name in setting_names():
+        _, _, err = cgnl(command, "nowhere.ckpt", f"{name}=1")
+        assert (name in named) == (not re.search("cannot be changed|is for training", err)), name
 
 
 def test_evaluate_says_when_the_epoch_was_chosen_by_its_test(run):

@@ -94,6 +94,12 @@ def test_input_is_the_networks_own():
     assert find_input("resnet50") is None
 
 
+@pytest.mark.parametrize("find", [create_model, find_input])
+def test_misspelt_network_of_torchvision_gets_a_suggestion(find):
+    with pytest.raises(ValueError, match=r"swin_tt.*did you mean swin_t\?"):
+        find("torchvision/swin_tt")
+
+
 def test_read_pretrained_of_timm_takes_a_tag(monkeypatch):
     asked = []
     plain = timm.create_model

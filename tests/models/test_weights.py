@@ -11,7 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import cgnl
+from cgnl.engine.checkpoint import read
 from cgnl.models import LoadReport, create_model, load_reference_checkpoint, load_weights
+from cgnl.models.weights import read_state_dict
 from cgnl.surgery import inserted
 from tests.conftest import relative_error
 
@@ -393,3 +395,12 @@ def test_load_weights_keeps_the_names_of_a_network_that_has_a_child_called_model
     state = fresh_values(model)
     load_weights(model, state)
     assert differing(model, state) == []
+
+
+def test_pickled_model_is_called_so(tmp_path):
+    path = tmp_path / "model.pth"
+    torch.save(nn.Conv2d(2, 2, 1), path)
+    for read_file in (read_state_dict, read):
+        with pytest.raises(ValueError, match="pickled model") as raised:
+            read_file(path)
+        assert str(raised.value).isprintable()

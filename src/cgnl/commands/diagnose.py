@@ -1,15 +1,19 @@
 """``cgnl diagnose``."""
 
 from pathlib import Path
-from typing import Any
 
-from ..engine.config import SYNTHETIC
+from ..engine.config import SYNTHETIC, OfTest
 from ..extras import need
 from ..text import say
 
 
 def diagnose(
-    checkpoint: str, folder: str | None = None, *, block: str | None = None, output: str | None = None, **settings: Any
+    checkpoint: str,
+    folder: str | None = None,
+    *,
+    block: str | None = None,
+    output: str | None = None,
+    **settings: OfTest,
 ) -> None:
     """Test a network with its attention, and with something else in its place; likewise a second-order head.
 

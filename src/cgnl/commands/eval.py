@@ -1,12 +1,12 @@
 """``cgnl eval``."""
 
 import json as json_module
-from typing import Any
 
+from ..engine.config import OfTest
 from ..text import percent, say
 
 
-def eval(checkpoint: str, *more: str, json: bool = False, **settings: Any) -> None:
+def eval(checkpoint: str, *more: str, json: bool = False, **settings: OfTest) -> None:
     """Test checkpoints by the full protocol.
 
     Several checkpoints are tested one by one and their results averaged, as for the three splits of UCF101.

@@ -22,6 +22,8 @@ CLASSES = {"person": 24, "rider": 25, "car": 26, "truck": 27, "bus": 28, "train"
 """Classes with instances -> their ids in Cityscapes."""
 NOT_DRAWN = ("license plate",)
 """Labels that hide nothing: Cityscapes' own tools do not draw them."""
+MOST_OBJECTS, MOST_CORNERS = 2000, 100_000
+"""Most objects of a picture, and corners of all of them: Cityscapes has a few hundred, with thousands."""
 SMALLEST = 4
 """Fewest visible pixels of an object."""
 SECONDS = 10.0
@@ -133,6 +135,10 @@ def read_polygons(source: Path) -> Polygons:
             raise ValueError(f"imgWidth and imgHeight are {width} and {height}")
         check_size(source, width, height)
         objects = [thing for thing in content["objects"] if not thing.get("deleted")]
+        if len(objects) > MOST_OBJECTS:
+            raise ValueError(f"{len(objects):,} objects are too many: at most {MOST_OBJECTS:,} are read")
+        if (corners := sum(len(thing["polygon"]) for thing in objects)) > MOST_CORNERS:
+            raise ValueError(f"{corners:,} corners are too many: at most {MOST_CORNERS:,} are read")
         return Polygons(height, width, [(thing["label"], _points(thing, height, width)) for thing in objects])
     except UnreadableError:
         raise

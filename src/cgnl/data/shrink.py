@@ -28,7 +28,9 @@ SETTINGS = ".cgnl-shrink.json"
 """File in the copy that says how it was made, so that copies with other settings are not mixed into it."""
 SECONDS = 10.0
 """Between two lines on the progress."""
-CRF, JPEG_QUALITY = 18, 95
+X264 = {"crf": "18", "x264-params": "mbtree=0"}
+"""Options of the encoder. Its macroblock tree reads memory that it never wrote: no two files would be the same."""
+JPEG_QUALITY = 95
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def _write_video(pixels: Tensor, rate: Fraction, path: Path) -> None:
         stream.height, stream.width = pixels.shape[2:]
         stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
-        stream.options = {"crf": str(CRF)} if codec == "libx264" else {"qmin": "2", "qmax": "3"}
+        stream.options = X264 if codec == "libx264" else {"qmin": "2", "qmax": "3"}
         for frame in pixels:
             picture = frame.permute(1, 2, 0).contiguous().numpy()
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))

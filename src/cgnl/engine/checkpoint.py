@@ -11,7 +11,7 @@ from torch import nn
 
 from ..atomic_io import whole_file
 from ..data.index import Kind, name_some
-from ..models.weights import check_size, find_nonfinite, is_state_dict
+from ..models.weights import PICKLED, check_size, find_nonfinite, holds_objects, is_state_dict
 from .config import Config, build
 from .datasets import view_in_test
 from .network import build_network, check_input
@@ -79,7 +79,9 @@ def read(path: Path | str) -> dict[str, Any]:
     path.open("rb").close()  # raises OSError if it may not be read
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # a broken file raises almost anything
+    except Exception as error:  # a broken file raises almost anything
+        if holds_objects(error):
+            raise ValueError(f"{path} is no checkpoint of cgnl train: {PICKLED}") from None
         raise ValueError(f"{path} is not a whole checkpoint") from None
     if not isinstance(checkpoint, dict) or "cgnl" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of cgnl train")

@@ -311,6 +311,16 @@ class Config:
 _GROUPS: dict[str, type] = {"data": Data, "model": Model, "optim": Optim}
 SECTIONS: dict[str, type] = {f"{name}.": kind for name, kind in _GROUPS.items()} | {"": Config}
 """Prefix of settings -> their class."""
+OfTest = Annotated[Any, "a setting of a test"]
+"""Type of ``**settings`` of commands that test a trained network."""
+FIXED = ("data.dataset", "data.split", "data.test_signers", "data.holdout")
+"""Settings by which the test is that of the network that was trained; so are all of ``model``."""
+TRAINING = (
+    *(f"data.{name}" for name in ("balance", "shard_window", "area", "flip", *AUGMENTATIONS)),
+    *("name", "runs", "seed", "compile", "sync_batchnorm", "test_every", "save_every", "patience"),
+    *("tensorboard", "logger"),
+)
+"""Settings that a test does not have; of ``optim`` it has only the size of a step."""
 
 
 def recipes() -> list[str]:
@@ -339,6 +349,25 @@ def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None =
 def check_overrides(overrides: Mapping[str, Any]) -> None:
     """Raise for overrides that are wrong with any recipe."""
     check_names(build(nest(overrides)))
+
+
+def why_not_tested(name: str) -> str | None:
+    """Why a test cannot have a setting of its own, or None if it can."""
+    if name.startswith("model.") or name in FIXED:
+        return f"{name} cannot be changed: the test would not be that of the network that was trained"
+    if name in TRAINING or (name.startswith("optim.") and name not in ("optim.batch_size", "optim.accumulate")):
+        return f"{name} is for training and changes nothing in a test: leave it out"
+    return None
+
+
+def check_test(overrides: Mapping[str, Any]) -> None:
+    """Raise for overrides that a test cannot have."""
+    tree = nest(overrides)
+    check_keys(tree)
+    for key, value in tree.items():
+        for name in [f"{key}.{own}" for own in value] if key in _GROUPS else [key]:
+            if reason := why_not_tested(name):
+                raise ValueError(reason)
 
 
 def default_recipe(overrides: Mapping[str, Any]) -> str | None:

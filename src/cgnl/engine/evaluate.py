@@ -11,15 +11,12 @@ from ..data.shards import is_there
 from ..data.sources import CachedSource
 from ..text import counted
 from .checkpoint import Trained, open_trained
-from .config import SYNTHETIC, Config, build, merge, nest, to_dict
+from .config import SYNTHETIC, Config, build, check_test, merge, nest, to_dict
 from .datasets import Dataset, dataset_name, open_dataset
 from .distributed import connect, is_rank_zero
 from .loop import set_backends, validate
 from .progress import Bar, Lines
 from .tasks import Task
-
-TRAINING = ("name", "runs", "test_every", "save_every", "patience", "tensorboard", "logger")
-"""Settings that a test does not have; of ``optim`` it has only the size of a step."""
 
 
 @dataclass
@@ -44,13 +41,7 @@ def prepare(
 ) -> Test:
     """Everything that a test needs; ``cache`` holds decoded samples by split."""
     overrides = nest(settings or {})
-    fixed = [name for name in ("split", "test_signers", "holdout", "dataset") if name in overrides.get("data", {})]
-    if "model" in overrides or fixed:
-        name = f"data.{fixed[0]}" if fixed else "model"
-        raise ValueError(f"{name} cannot be changed: the test would not be that of the network that was trained")
-    useless = [f"optim.{name}" for name in overrides.get("optim", {}) if name not in ("batch_size", "accumulate")]
-    if useless := [*useless, *(name for name in TRAINING if name in overrides)]:
-        raise ValueError(f"{useless[0]} is for training and changes nothing in a test: leave it out")
+    check_test(overrides)
     trained = open_trained(checkpoint)
     machine = {"devices": None, "nodes": 1, "accelerator": "auto", "data": {"workers": None, "cache": "none"}}
     config = build(merge(merge(to_dict(trained.config), machine), overrides))

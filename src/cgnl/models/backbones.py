@@ -50,10 +50,7 @@ def _build_timm(name: str, num_classes: int, dropout: float) -> nn.Module:
 
 
 def _build_torchvision(name: str, num_classes: int, dropout: float) -> nn.Module:
-    models = need("torchvision.models", "vision")
-    known = models.list_models(module=models)
-    if name not in known:
-        raise ValueError(f"torchvision has no image network {name!r}{nearest(name, known)}")
+    models = _torchvision_with(name)
     options = {"aux_logits": False, "init_weights": True} if name in AUXILIARY else {}
     network = models.get_model(name, weights=None, num_classes=num_classes, **options)
     if dropout != OWN_DROPOUT:
@@ -62,6 +59,15 @@ def _build_torchvision(name: str, num_classes: int, dropout: float) -> nn.Module
             raise ValueError(f"dropout = {dropout}: torchvision/{name} has no dropout")
         layers[-1].p = dropout
     return network
+
+
+def _torchvision_with(name: str) -> Any:
+    """Torchvision's networks, if this is one of them."""
+    models = need("torchvision.models", "vision")
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ValueError(f"torchvision has no image network {name!r}{nearest(name, known)}")
+    return models
 
 
 def place_block(network: nn.Module, name: str) -> list[str]:
@@ -81,7 +87,7 @@ def find_input(name: str) -> Input | None:
         return Input(config.input_size[-1], tuple(config.mean), tuple(config.std)) if config else None
     if library != "torchvision":
         return None
-    transforms = need("torchvision.models", "vision").get_model_weights(own).DEFAULT.transforms()
+    transforms = _torchvision_with(own).get_model_weights(own).DEFAULT.transforms()
     return Input(transforms.crop_size[0], tuple(transforms.mean), tuple(transforms.std))
 
 

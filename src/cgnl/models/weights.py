@@ -143,6 +143,14 @@ def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:
 _RELEASED_NAMES = {"t": "theta", "p": "phi", "gn": "norm", "bn": "norm"}
 
 
+PICKLED = "it is a pickled model, or holds other objects that are not tensors; save its state_dict() instead"
+
+
+def holds_objects(error: Exception) -> bool:
+    """Whether torch refused a file because loading it would run code in it."""
+    return "Unsupported global" in str(error)
+
+
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors or torch file, without running code in it and without prefixes of wrappers."""
     path = Path(path)
@@ -154,7 +162,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     try:
         content = read(path)
     except Exception as error:  # a broken file may make them raise anything
-        raise ValueError(f"{path} is not a file of weights: {first_line(error)}") from None
+        reason = PICKLED if holds_objects(error) else first_line(error)
+        raise ValueError(f"{path} is not a file of weights: {reason}") from None
     for key in ("state_dict", "model", "model_ema"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]

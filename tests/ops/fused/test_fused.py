@@ -222,6 +222,17 @@ def test_autocast_takes_a_half_precision_input():
     assert relative_error(y, reference_of(block).double()(x.double())) < 4 * torch.finfo(HALF).eps
 
 
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("norm", ["batch", "group", None])
+@pytest.mark.parametrize("kernel", ["dot", "embedded_gaussian"])
+def test_new_block_keeps_the_sign_of_zero(kernel, norm, train):
+    block = CGNL(64, groups=2, kernel=kernel, norm=norm, backend="fused").to(DEVICE).train(train)
+    x = torch.randn(2, 64, 3, 3, device=DEVICE) * torch.tensor([0.0, 1.0, -0.0], device=DEVICE)
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            assert torch.equal(block(x).signbit(), x.signbit())
+
+
 @pytest.mark.skipif(not INTERPRETED, reason="the interpreter alone gets bfloat16 wrong")
 def test_block_in_bfloat16_falls_back_from_the_interpreter():
     block, x = make().bfloat16(), torch.randn(2, 64, 3, 3, dtype=torch.bfloat16)

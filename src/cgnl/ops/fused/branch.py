@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .machine import Form, cdiv, descriptor, form_of, launch, power_of_two, precision, processors
-from .series import value
+from .series import add, value
 
 
 @triton.jit
@@ -196,7 +196,7 @@ def apply_kernel(
         )
         x = residual_desc.load([b, n, start + tl.min(o)]).reshape(ROWS, OUT).to(tl.float32)
         place = out + (b.to(tl.int64) * N + n) * C + start + r * C + o[None, :]
-        tl.store(place, x + (z * a + d), (r < N - n) & inside[None, :])
+        tl.store(place, add(x, z * a + d), (r < N - n) & inside[None, :])
 
 
 @triton.jit

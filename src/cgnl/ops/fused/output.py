@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .machine import Tile, cdiv, descriptor, form_of, is_dot, launch, power_of_two, precision, processors, rows_of
-from .series import halves, value
+from .series import add, halves, value
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def write(z, c_0, row, start, row_sums, mean, variance, weight, bias, residual_d
         scale = tl.load(weight + channel, inside, 0.0) * tl.rsqrt(tl.load(variance + channel, inside, 1.0) + eps)
         z = (z - tl.load(mean + channel, inside, 0.0)) * scale + tl.load(bias + channel, inside, 0.0)
     x = residual_desc.load([row, start]).to(tl.float32)
-    out_desc.store([row, start], tl.where(z == 0, x, x + z).to(out_desc.dtype))  # a new block keeps -0.0
+    out_desc.store([row, start], add(x, z).to(out_desc.dtype))
 
 
 @triton.jit

@@ -65,3 +65,9 @@ def slope(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: t
 def halves(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The left and the right half of a tile [ROWS, 2 COLUMNS]. Each thread holds both of its columns: nothing moves."""
     return tl.split(tl.permute(tl.reshape(tile, (ROWS, 2, COLUMNS)), (0, 2, 1)))
+
+
+@triton.jit
+def add(x, z):
+    """x + z, but x itself where z is zero: a new block keeps -0.0."""
+    return tl.where(z == 0, x, x + z)
