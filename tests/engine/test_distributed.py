@@ -119,7 +119,7 @@ def call(
     file = folder / "script.py"
     file.write_text(script)
     environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT}/src", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, str(file), *arguments]
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=400)
 

@@ -32,7 +32,18 @@ log = logging.getLogger("cgnl")
 COMMIT = "CGNL_COMMIT"
 """Environment variable that names the commit where the files have no repository."""
 PACKAGES = ("cgnl", "torch", "torchvision", "numpy", "pillow", "av", "triton")
-MAY_CHANGE = {"name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "timeout", "tensorboard"}
+MAY_CHANGE = {
+    "name",
+    "runs",
+    "devices",
+    "nodes",
+    "accelerator",
+    "parallel",
+    "test_every",
+    "save_every",
+    "timeout",
+    "tensorboard",
+}
 MAY_CHANGE |= {"data.root", "data.lists", "data.annotations", "data.images", "data.test_annotations"}
 MAY_CHANGE |= {
     "logger",

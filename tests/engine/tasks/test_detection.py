@@ -360,7 +360,7 @@ def test_two_processes_test_every_picture_once(tmp_path):
     settings = {**COMMON, **given, "data.root": str(root), "runs": str(tmp_path), "devices": 2}
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT}/src", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "script.py", json.dumps(settings)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
