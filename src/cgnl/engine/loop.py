@@ -102,9 +102,8 @@ class Loop:
         if self.config.compile:
             self.network.compile()
         self.model: Any = self.network
-        if (
-            distributed.world_size() > 1 and not self.divided
-        ):  # without SyncBatchNorm, every rank keeps its own statistics until a test
+        if distributed.world_size() > 1 and not self.divided:
+            # Without SyncBatchNorm, every rank keeps its own statistics until a test.
             self.model = DistributedDataParallel(self.network, broadcast_buffers=False, gradient_as_bucket_view=True)
 
     def fit(self, batches: Any, tests: Iterable[Any], bar: Lines | None = None) -> None:
