@@ -81,7 +81,7 @@ class Spread:
 class Diagnosis:
     """Whether the attention of a network matters, and how much it varies between samples."""
 
-    outcomes: tuple[Outcome, ...] | tuple[DetectorOutcome, ...]
+    outcomes: tuple[Any, ...]  # Outcome or, of a detector, DetectorOutcome
     """The unchanged network first, then each replacement."""
     spreads: tuple[Spread, ...]
     """One for each block, group and order."""
