@@ -14,7 +14,8 @@ from .data.sources import FileSource, MemorySource, Source
 from .engine import checkpoint
 from .engine.network import build_network
 from .engine.predict import FilePrediction, find_samples, predict_samples
-from .engine.predict_objects import SURE, Finding, find_objects
+from .engine.predict_objects import Finding, find_objects
+from .engine.tasks.detection import SURE
 from .explain import figure
 from .explain.inputs import read_sample
 from .explain.maps import find_blocks
@@ -89,7 +90,6 @@ class Trained(checkpoint.Trained):
         """
         if isinstance(self.network, OnnxNetwork):
             raise ValueError(f"{self.path} is an ONNX file, whose blocks cannot be looked into: load the checkpoint")
-        checkpoint.require_classifier(self, self.path)
         network = self.network.to(find_device(device))
         if head is None:
             head = bool(second_order_pools(network)) and not find_blocks(network)
@@ -99,7 +99,7 @@ class Trained(checkpoint.Trained):
         options: Any = {"at": at, "block": block, "group": group, "head": head, "columns": columns}
         options |= {"with_grad_cam": grad_cam, "verdict": read_verdict(self.path, network)}
         seen, title = read_sample(self, source, 0), figure.name_run(str(self.path), [str(self.path)])
-        return figure.explain_input(network, self.classes, seen, title, **options)
+        return figure.explain_input(self, seen, title, **options)
 
     def _holds_several(self, path: str | Path) -> bool:
         return Path(path).is_dir() and find_samples([path], self.kind) != [Path(path)]

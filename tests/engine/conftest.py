@@ -48,9 +48,28 @@ def group_norm(channels: int) -> nn.Module:
     return nn.GroupNorm(2, channels)
 
 
+class Residual(nn.Module):
+    """[B, C, H, W] -> the same."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, channels, 3, padding=1), group_norm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.conv(x)).relu()
+
+
+def tiny_stage(num_classes: int, dropout: float) -> nn.Module:
+    """The tiny network with a stage of two residual blocks, and normed by groups."""
+    network = Tiny(num_classes, dropout, group_norm)
+    network.norm1 = nn.Sequential(group_norm(8), nn.Sequential(Residual(8), Residual(8)))
+    return network
+
+
 TINY: dict[str, Callable[[int, float], nn.Module]] = {
     "tiny": Tiny,
     "tiny_group": lambda num_classes, dropout: Tiny(num_classes, dropout, group_norm),
+    "tiny_stage": tiny_stage,
     "tiny_video": TinyVideo,
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -102,6 +103,25 @@ if "TORCHELASTIC_RUN_ID" in os.environ:
     assert main(["train", "parts", "name=nan", *sys.argv[1:]]) == 2
 sys.exit(main(["train", "parts", "name=killed", *sys.argv[1:]]))
 """
+FRAGILE = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from cgnl.cli import main
+from cgnl.engine.loop import Loop
+from tests.engine.conftest import register
+register()
+backward = Loop.backward
+
+def fragile(self, *batch):
+    if os.environ["MACHINE"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and self.step == 7:
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    backward(self, *batch)
+
+Loop.backward = fragile
+sys.exit(main(["train", "parts", "name=fragile", *sys.argv[1:]]))
+"""
 LOST = "cgnl train: another process of the run has ended or does not answer: the same command with --resume goes on\n"
 
 
@@ -118,10 +138,15 @@ def call(
     """Run a script in a process of its own."""
     file = folder / "script.py"
     file.write_text(script)
-    environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, str(file), *arguments]
+    environment = environment_of_ranks()
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=400)
+
+
+def environment_of_ranks() -> dict[str, str]:
+    """Without what a launcher of the tests themselves has set."""
+    environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
+    return environment | {"PYTHONPATH": f"{ROOT}:{ROOT}/src", "OMP_NUM_THREADS": "1"}
 
 
 def settings_of(folder: Path, base: dict, **changes) -> dict:
@@ -266,6 +291,35 @@ def test_train_that_lost_a_process_of_torchrun_ends(tmp_path):
     assert torch.load(tmp_path / "killed" / "last.ckpt", weights_only=True)["global_step"] == 6
     said = "cgnl train: step 4: the loss is nan, though the output of every module is finite: lower optim.lr"
     assert ended.stderr.count(said) == 2  # each process, though only one of them has seen it
+
+
+@pytest.mark.long
+def test_torchrun_that_lost_a_machine_goes_on_by_itself(alone, tmp_path):
+    """Of two, with all its processes; with the other one the run ends the same."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "script.py").write_text(FRAGILE)
+    words = [word for word in options(**GIVEN, devices=1, nodes=2, runs=tmp_path) if not word.startswith("name=")]
+    machines = []
+    for number in range(2):
+        meeting = f"is_host={1 - number},last_call_timeout=8,keep_alive_interval=1"
+        launcher = ["-m", "torch.distributed.run", "--nnodes=1:2", "--nproc_per_node=1", "--max_restarts=2"]
+        launcher += ["--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=7"]
+        launcher += [f"--rdzv_conf={meeting}", "--local_addr=127.0.0.1"]
+        environment = environment_of_ranks() | {"MACHINE": str(number)}
+        command = [sys.executable, *launcher, str(tmp_path / "script.py"), *words]
+        machines.append(subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True))
+    try:
+        said = [machine.communicate(timeout=300)[1] for machine in machines]
+    finally:
+        for machine in machines:
+            machine.kill()
+    assert [machine.returncode for machine in machines] == [0, -9], said
+    folder = tmp_path / "fragile"
+    assert "it goes on from step 6" in (folder / "log.txt").read_text()
+    assert_near(weights(alone / "last.ckpt"), weights(folder / "last.ckpt"))
+    assert_same_table(folder, alone)
 
 
 def test_find_accelerator_refuses_a_gpu_that_is_not_there(monkeypatch):

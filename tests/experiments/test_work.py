@@ -67,7 +67,7 @@ def runs(toy, tmp_path):
 def start(tmp_path):
     """Start the command in a process of its own."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/src", "OMP_NUM_THREADS": "1"}
 
     def call(*words: str, name: str = "script.py") -> subprocess.Popen:
         command = [sys.executable, name, *words]

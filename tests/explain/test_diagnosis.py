@@ -12,7 +12,7 @@ from cgnl.explain.diagnosis import (
     by_mean,
     by_next,
     by_sign,
-    compare,
+    compare_classes,
     diagnose_blocks,
     frames_shuffled,
     mcnemar,
@@ -118,10 +118,10 @@ def test_mcnemar_is_the_binomial_test(lost, won):
 
 
 def test_compare_counts_samples_that_change_sides():
-    outcome = compare("x", [True, True, True, False], [False, False, True, True])
+    outcome = compare_classes("x", [True, True, True, False], [False, False, True, True])
     assert (outcome.top1, outcome.lost, outcome.won, outcome.change) == (50, 2, 1, -25)
     with pytest.raises(ValueError, match="3 samples cannot be compared with 4"):
-        compare("x", [True] * 4, [True] * 3)
+        compare_classes("x", [True] * 4, [True] * 3)
 
 
 def test_diagnose_blocks_finds_an_attention_that_decides():

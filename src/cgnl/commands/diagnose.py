@@ -28,13 +28,12 @@ def diagnose(
     """
     if output:
         need("matplotlib", "explain")
-    from ..engine.checkpoint import find_checkpoint, require_classifier
+    from ..engine.checkpoint import find_checkpoint
     from ..engine.evaluate import prepare
     from ..explain.diagnose import run, table, write
     from ..explain.verdict import fingerprint, save_verdict
 
     test = prepare(checkpoint, {"devices": 1} | settings | ({"data.root": folder} if folder else {}))
-    require_classifier(test.trained, checkpoint)
     if folder and test.dataset.name in SYNTHETIC:
         raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is synthetic and has no folder")
     weights = fingerprint(test.trained.network)  # a test in half precision changes them

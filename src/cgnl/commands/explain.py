@@ -59,7 +59,7 @@ def explain(
         raise ValueError(f"{save} must end in .npz")
     need("matplotlib", "explain")
     from ..data.readers import cub_parts
-    from ..engine.checkpoint import open_trained, require_classifier
+    from ..engine.checkpoint import open_trained
     from ..explain import figure, find_blocks
     from ..explain.inputs import read_input
     from ..explain.verdict import read_verdict
@@ -70,18 +70,17 @@ def explain(
     rows, arrays = [], {}
     for number, path in enumerate(paths, 1):
         trained = open_trained(path)
-        require_classifier(trained, path)
-        if video and trained.kind == "images":
+        if video and trained.kind != "videos":
             raise ValueError(f"{output} is a video, and the network was trained on pictures: give a .png")
-        seen = read_input(trained, file)
         network = trained.network.to(find_device(device))
+        seen = read_input(trained, file)
         options = {"at": position, "block": block, "group": group, "by_group": by_group}
         shows_head = head or (bool(second_order_pools(network)) and not find_blocks(network))
         if shows_head and (position or block or group is not None or by_group):
             raise ValueError(f"at, block, group and by_group select maps of a block, and {path} shows its head")
         options |= {"head": shows_head, "columns": columns, "with_grad_cam": grad_cam}
         options["verdict"] = read_verdict(path, network)
-        row = figure.explain_input(network, trained.classes, seen, figure.name_run(path, paths), **options)
+        row = figure.explain_input(trained, seen, figure.name_run(path, paths), **options)
         rows.append(row)
         prefix = f"{number}_" if compare else ""
         values = row.attention.arrays() | {"crop": row.seen.box}

@@ -53,8 +53,9 @@ def predict(
         if csv:
             raise ValueError("objects are printed in words or as --json, not as --csv")
         from ..engine import predict_objects
+        from ..engine.tasks.detection import SURE
 
-        lowest = threshold if threshold is not None else (0.0 if json else predict_objects.SURE)
+        lowest = threshold if threshold is not None else (0.0 if json else SURE)
         results = predict_objects.find_objects(trained, source, find_device(device), lowest)
         if draw is not None:
             results = predict_objects.drawn(results, Path(draw))

@@ -15,6 +15,7 @@ from ..models.weights import PICKLED, check_size, find_nonfinite, holds_objects,
 from .config import Config, build
 from .datasets import view_in_test
 from .network import build_network, check_input
+from .sharding import divided_like
 from .tasks import TASKS, Task
 
 PREFIX = "network."
@@ -137,7 +138,8 @@ def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path |
     if bad := find_nonfinite(weights):
         raise ValueError(f"{path} cannot be used, because some of its weights are not finite: {name_some(bad)}")
     try:
-        network.load_state_dict(weights)
+        own = network.state_dict()
+        network.load_state_dict({name: divided_like(value, own.get(name)) for name, value in weights.items()})
     except RuntimeError as error:
         raise ValueError(f"{path} is of another network: {str(error).splitlines()[-1].strip()}") from None
 

@@ -269,6 +269,9 @@ class Config:
     """Machines. Start the command on each of them with torchrun or SLURM."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: a GPU if there is one."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """With several devices. ddp: each holds the whole network. fsdp: weights, gradients and the state of the optimizer
+    are divided over them (FSDP2), for networks that one of them cannot hold."""
     precision: Literal["auto", "32", "bf16", "16"] = "auto"
     """auto: bf16 on a GPU, else 32."""
     channels_last: bool = True
@@ -512,6 +515,11 @@ def check(config: Config) -> Config:
         raise ValueError(f"data.std = {config.data.std} must be three numbers above 0")
     if not all(0 <= beta < 1 for beta in config.optim.betas):
         raise ValueError(f"optim.betas = {config.optim.betas} must be two numbers from 0 to below 1")
+    for name, value in {"compile": config.compile, "precision": config.precision}.items():
+        if config.parallel == "fsdp" and value in (True, "16"):
+            raise ValueError(f"{name} = {value} is not possible with parallel = fsdp")
+    if config.parallel == "fsdp" and dataset_name(config.data) in DETECTION:
+        raise ValueError("parallel = fsdp is not possible for detectors")
     check_augmentation(config.data)
     if config.data.labels is not None and dataset_name(config.data) != "csv":
         raise ValueError(f"data.labels = {config.data.labels} is for data.dataset=csv, not for {config.data.dataset}")

@@ -1,6 +1,7 @@
 """The ranks of a run: how they start, what they tell one another, and that they end together."""
 
 import atexit
+import dataclasses
 import gc
 import os
 import re
@@ -48,6 +49,17 @@ def current_rank() -> Rank:
     if "SLURM_NTASKS" in env and env.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
         return Rank(int(env["SLURM_PROCID"]), int(env["SLURM_LOCALID"]), int(env["SLURM_NTASKS"]))
     return Rank(0, 0, 1)
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this process again, after a rank or a machine was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def with_present_nodes(config: Config) -> Config:
+    """The settings with the machines that are left, where torchrun may go on with fewer (``--nnodes 1:2``)."""
+    nodes, rest = divmod(current_rank().world, config.devices or 1)
+    return dataclasses.replace(config, nodes=nodes) if restarted() and not rest else config
 
 
 def is_rank_zero() -> bool:

@@ -5,6 +5,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from .sharding import part
+
 
 class Average:
     """The exponential moving average of all weights and buffers. No update waits for the device."""
@@ -29,4 +31,4 @@ class Average:
 
 
 def _tensors(network: nn.Module) -> list[Tensor]:
-    return [*network.parameters(), *network.buffers()]
+    return [*map(part, network.parameters()), *network.buffers()]

@@ -24,7 +24,7 @@ from ..extras import need
 from ..text import escape_record, first_line
 from .config import Config, build, read_recipe, setting_names, to_yaml
 from .datasets import with_defaults
-from .distributed import FOLDER, is_rank_zero
+from .distributed import FOLDER, is_rank_zero, restarted
 from .runs import list_runs
 
 log = logging.getLogger("cgnl")
@@ -32,7 +32,18 @@ log = logging.getLogger("cgnl")
 COMMIT = "CGNL_COMMIT"
 """Environment variable that names the commit where the files have no repository."""
 PACKAGES = ("cgnl", "torch", "torchvision", "numpy", "pillow", "av", "triton")
-MAY_CHANGE = {"name", "runs", "devices", "nodes", "accelerator", "test_every", "save_every", "timeout", "tensorboard"}
+MAY_CHANGE = {
+    "name",
+    "runs",
+    "devices",
+    "nodes",
+    "accelerator",
+    "parallel",
+    "test_every",
+    "save_every",
+    "timeout",
+    "tensorboard",
+}
 MAY_CHANGE |= {"data.root", "data.lists", "data.annotations", "data.images", "data.test_annotations"}
 MAY_CHANGE |= {
     "logger",
@@ -119,7 +130,7 @@ def run_folder(config: Config, resume: bool | Path, taken: frozenset[Path] = fro
     if resume:
         fitting = [f for f in begun if _begun_with(f, config)]
         stopped = [f for f in fitting if not (f / "results.json").exists()]
-        if not begun and not folder.is_dir():  # a run that was killed at once has left an empty one
+        if not (begun or folder.is_dir() or restarted()):  # a run that was killed at once has left an empty one
             raise ValueError(f"there is no run {folder} to resume{list_runs(config.runs)}")
         return [folder, *begun, *fitting, *stopped][-1]
     if begun and _launched() is None:

@@ -20,7 +20,7 @@ from ..atomic_io import write_csv
 from ..data.prefetch import read_again
 from ..data.transforms import generator
 from ..surgery import in_eval_mode
-from . import distributed, schedule
+from . import distributed, schedule, sharding
 from .checkpoint import PREFIX, load_network, write
 from .config import Config, to_dict
 from .ema import Average
@@ -92,14 +92,18 @@ class Loop:
         self.network = task.network.train()
         freeze(self.network, optim.freeze)
         self.scaler = torch.amp.GradScaler("cuda") if scaled else None
-        self.optimizer: Any = make_optimizer(self.network, optim, lr, fused=not scaled)
         self.average = Average(self.network, optim.ema) if optim.ema else None
+        self.divided = self.config.parallel == "fsdp" and distributed.world_size() > 1
+        for each in dict.fromkeys((self.network, self.tested)) if self.divided else ():
+            sharding.divide(each, self.device)
+        self.optimizer: Any = make_optimizer(self.network, optim, lr, fused=not scaled)
         self.watch = Watch(self.device, IN_A_ROW if self.skips else 0)
         self.loggers = Loggers()
         if self.config.compile:
             self.network.compile()
         self.model: Any = self.network
-        if distributed.world_size() > 1:  # without SyncBatchNorm, every rank keeps its own statistics until a test
+        if distributed.world_size() > 1 and not self.divided:
+            # Without SyncBatchNorm, every rank keeps its own statistics until a test.
             self.model = DistributedDataParallel(self.network, broadcast_buffers=False, gradient_as_bucket_view=True)
 
     def fit(self, batches: Any, tests: Iterable[Any], bar: Lines | None = None) -> None:
@@ -150,8 +154,11 @@ class Loop:
         self.set_lr()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
+        if self.divided:
+            sharding.take_gradients(self.network)
         trained = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = get_total_norm([p.grad for p in trained])
+        norm = sharding.total_norm(norm) if self.divided else norm
         if self.config.optim.clip_norm:
             clip_grads_with_norm_(trained, self.config.optim.clip_norm, norm)
         bad = self.watch.check_gradient(norm, self.step, scaled=self.scaler is not None)
@@ -189,7 +196,7 @@ class Loop:
         """Why a step was not finite: its batches are read and computed once more, and leave no trace."""
         before, reason, parts = Snapshot(self.changed_by_steps()), None, self.config.optim.accumulate
         eager = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
-        with eager, autocast(self.config, self.device):
+        with eager, autocast(self.config, self.device), sharding.gathered(self.network):
             for number in range((step - 1) * parts, step * parts):
                 batch = read_again(self.batches, number).to(self.device)
                 self.seed(number)
@@ -274,20 +281,22 @@ class Loop:
         """Save a checkpoint: all that is needed to resume, or the weights alone of one ``chosen`` by its test."""
         self.check_steps()
         task, dataset, sums = self.task, self.task.dataset, self.task.sums.read()
+        state = sharding.read_state(self.optimizer, self.network) if self.divided else self.optimizer.state_dict()
+        checkpoint: dict[str, Any] = {"state_dict": weights(self.tested), "global_step": self.step}
+        if not chosen and self.average is not None:
+            checkpoint["current_model_state"] = weights(self.network)
+            checkpoint["averaging_state"] = {"n_averaged": self.average.updates}
         if not distributed.is_rank_zero():
             return
         about = {"config": to_dict(self.config), "classes": list(dataset.classes), "kind": task.kind}
         about |= {"ids": list(dataset.ids), "counts": [len(dataset.train), len(dataset.test)], "tally": sums}
         about |= {"results": dict(task.results), "problems": sorted(task.problems), "chosen": chosen}
         about |= {"skipped": self.skipped, "skipped_in_a_row": self.watch.in_a_row, "finished": self.finished}
-        checkpoint = {"state_dict": weights(self.tested), "global_step": self.step, "cgnl": about}
+        checkpoint["cgnl"] = about
         if not chosen:
             checkpoint["progress"] = {name: getattr(self, name) for name in PROGRESS}
-            checkpoint["optimizer_states"] = [self.optimizer.state_dict()]
+            checkpoint["optimizer_states"] = [state]
             checkpoint["scaler"] = self.scaler.state_dict() if self.scaler else None
-        if not chosen and self.average is not None:
-            checkpoint["current_model_state"] = weights(self.network)
-            checkpoint["averaging_state"] = {"n_averaged": self.average.updates}
         last = self.folder / "last.ckpt"
         try:
             write(checkpoint, self.folder / name)
@@ -311,7 +320,13 @@ class Loop:
         if self.average is not None:
             load_network(self.network, {"state_dict": checkpoint["current_model_state"]}, path)
             self.average.updates = int(checkpoint["averaging_state"]["n_averaged"])
-        self.optimizer.load_state_dict(checkpoint["optimizer_states"][0])
+        (state,) = checkpoint["optimizer_states"]
+        state = sharding.divide_state(state, self.optimizer, self.network) if self.divided else state
+        self.optimizer.load_state_dict(state)
+        for parameter, entry in self.optimizer.state.items():  # fused kernels need the parameter's memory format
+            for name, value in entry.items():
+                if value is not None and value.shape == parameter.shape:
+                    entry[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
         if self.scaler and (state := checkpoint.get("scaler") or checkpoint.get("MixedPrecision")):
             self.scaler.load_state_dict(state)
         self.task.problems, self.task.results = set(about["problems"]), dict(about["results"])
@@ -321,13 +336,14 @@ class Loop:
 
 def weights(network: nn.Module) -> dict[str, torch.Tensor]:
     """The weights, by the names they have in checkpoints."""
-    return {f"{PREFIX}{name}": value for name, value in network.state_dict().items()}
+    return {f"{PREFIX}{name}": sharding.whole(value) for name, value in network.state_dict().items()}
 
 
 @torch.inference_mode()
 def validate(task: Task, network: nn.Module, tests: Iterable[Any], bar: Lines | None = None) -> dict[str, float]:
     """Test a network on every sample once."""
-    with in_eval_mode(network), bar.testing(len(task.dataset.test)) if bar else nullcontext():
+    shown = bar.testing(len(task.dataset.test)) if bar else nullcontext()
+    with in_eval_mode(network), sharding.gathered(network), shown:
         task.start_test(network)
         for batch in tests:
             task.note(batch)

@@ -10,6 +10,7 @@ from ..models.layers import find_layers, find_stem
 from ..models.weights import find_classifiers, new_parts
 from ..text import nearest
 from .config import Optim, default_decay
+from .sharding import part
 
 STEM = "stem"
 """For ``optim.freeze``: what comes before the first residual block, or the module of this name."""
@@ -36,7 +37,7 @@ def parameter_groups(network: nn.Module, optim: Optim, lr: float) -> list[dict[s
     for name, parameter in network.named_parameters():
         if parameter.requires_grad:
             rate = optim.new_layers if name.startswith(untrained) else rates[name]
-            groups.setdefault((rate, 0.0 if name in spared else decay), []).append(parameter)
+            groups.setdefault((rate, 0.0 if name in spared else decay), []).append(part(parameter))
     return [{"params": p, "initial_lr": lr * rate, "weight_decay": wd} for (rate, wd), p in groups.items()]
 
 

@@ -19,9 +19,6 @@ from ..text import escape, say
 from .checkpoint import Trained
 from .tasks.detection import coco_results, set_size
 
-SURE = 0.5
-"""Lowest score of an object that is printed and drawn."""
-
 
 @dataclass(frozen=True)
 class Finding:

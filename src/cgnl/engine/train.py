@@ -20,7 +20,7 @@ from .checkpoint import load_network, read
 from .classes import CLASSES, CONFUSION, save_classes
 from .config import SYNTHETIC, Config, Optim, build, to_dict
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training, with_defaults
-from .distributed import connect, find_accelerator, is_rank_zero, noticing
+from .distributed import connect, find_accelerator, is_rank_zero, noticing, restarted, with_present_nodes
 from .folder import begin_folder, check_same, start_log, stop_log, take_folder, warnings_as_sentences
 from .loop import Loop, Stopped, shares_norms, validate
 from .messages import conclude, introduce
@@ -65,6 +65,7 @@ def train(
         cache: decoded samples by split, which runs of one process may share where ``data.cache`` is set.
         on_end: called with the run's folder when all its files are written.
     """
+    resume = resume or restarted()
     try:
         console = start_log(is_rank_zero(), silent)
         with noticing(), memory_errors_as_sentences(), warnings_as_sentences():
@@ -227,7 +228,7 @@ def read_resumable(last: Path, config: Config, dataset: Dataset, network: nn.Mod
 
 def resolved(config: Config, dataset: Dataset) -> Config:
     """The settings with everything that was left open decided, if they can be trained with on this machine."""
-    task = TASKS[dataset.kind]
+    task, config = TASKS[dataset.kind], with_present_nodes(config)
     find_accelerator(config)
     at_once = fitting_batch(config, len(dataset.train)) // (config.world * config.optim.accumulate)
     for name in ("mixup", "cutmix") if at_once == 1 else ():

@@ -1,5 +1,6 @@
 """Diagnose a trained network on its test samples; print, write and plot the result."""
 
+import operator
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -9,9 +10,10 @@ from typing import Any
 from ..atomic_io import make_folder, write_csv
 from ..engine.config import SYNTHETIC
 from ..engine.evaluate import Test
+from ..engine.tasks.detection import SURE, same_objects
 from ..extras import need
 from ..heads import second_order_pools
-from .diagnosis import Diagnosis, diagnose_blocks, frames_shuffled
+from .diagnosis import DetectorOutcome, Diagnosis, Outcome, compare_classes, diagnose_blocks, frames_shuffled
 from .figure import save
 from .maps import find_blocks, find_module
 from .verdict import Verdict, count_changed
@@ -28,32 +30,51 @@ def run(test: Test, block: str | None = None) -> Diagnosis:
     elif videos:
         more = {"frames in random order": lambda: frames_shuffled(network)}
 
-    predicted: list[list[int]] = []  # by each test
+    predicted: list[list[Any]] = []  # by each test
 
     def classify() -> list[bool]:
         test.run()
         predicted.append([int(prediction.predicted) for prediction in test.task.predictions])
         return [prediction.right for prediction in test.task.predictions]
 
+    def find() -> tuple[float, list[Any]]:
+        box_ap = 100 * test.run()["test_box_ap"]
+        predicted.append(test.task.found_in_pictures())  # pyright: ignore[reportAttributeAccessIssue]
+        return box_ap, predicted[-1]
+
+    names = test.task.classifies
     data = test.config.data
     views = data.test_clips * data.test_crops if videos and test.dataset.name not in SYNTHETIC else 1
-    result = diagnose_blocks(blocks, classify, views, heads, more)
+    compare = compare_classes if names else compare_objects
+    result = diagnose_blocks(blocks, classify if names else find, views, heads, more, compare)
     if not blocks:
         return result
     without = predicted[[outcome.attention for outcome in result.outcomes].index("block off")]
     added = {name: share.median for name, share in result.added.items()}
-    return replace(result, verdict=Verdict(added, count_changed(predicted[0], without), len(without)))
+    changed = count_changed(predicted[0], without, operator.eq if names else same_objects)
+    return replace(result, verdict=Verdict(added, changed, len(without)))
+
+
+def compare_objects(name: str, truth: tuple[float, list[Any]], now: tuple[float, list[Any]]) -> DetectorOutcome:
+    """Compare a test of a detector with that of the unchanged one, picture by picture."""
+    return DetectorOutcome(name, now[0], count_changed(truth[1], now[1], same_objects), now[0] - truth[0])
 
 
 def table(result: Diagnosis, samples: int) -> list[str]:
     """Format a diagnosis as lines of text."""
-    lines = [f"{f'replaced, {samples:,} samples':34}   top-1   change  lost   won         p"]
+    finds = isinstance(result.outcomes[0], DetectorOutcome)
+    columns = "box AP   change  pictures" if finds else " top-1   change  lost   won         p"
+    lines = [f"{f'replaced, {samples:,} samples':34}  {columns}"]
     for o in result.outcomes:
-        line = f"{o.attention:34} {o.top1:6.2f}%"
+        line = f"{o.attention:34} {score(o):6.2f}%"
         if o is not result.outcomes[0]:
-            line += f" {o.change:+8.2f} {o.lost:5} {o.won:5} {o.p:9.2g}"
+            line += f" {o.change:+8.2f}"
+            line += f" {o.changed:9}" if isinstance(o, DetectorOutcome) else f" {o.lost:5} {o.won:5} {o.p:9.2g}"
         lines.append(line)
-    lines.append("lost, won: samples that become wrong, right. p: McNemar's exact test.")
+    if finds:
+        lines.append(f"pictures: those in which other objects are found, of a score of {SURE:g} or more.")
+    else:
+        lines.append("lost, won: samples that become wrong, right. p: McNemar's exact test.")
     if result.added:
         lines.append("")
     for name, (of_all, median) in result.added.items():
@@ -66,6 +87,11 @@ def table(result: Diagnosis, samples: int) -> list[str]:
         name = f"{s.block}, group {s.group}"
         lines.append(f"{name:28} {s.order:>6} {s.mean:11.4g} {s.deviation:11.4g} {s.negative:9.1%} {s.variation:19.3g}")
     return [*lines, "", result.verdict.words()] if result.verdict else lines
+
+
+def score(outcome: Outcome | DetectorOutcome) -> float:
+    """The accuracy, or the average precision of the boxes, in percent."""
+    return outcome.top1 if isinstance(outcome, Outcome) else outcome.box_ap
 
 
 def write(result: Diagnosis, output: Path, title: str) -> list[Path]:
@@ -93,11 +119,14 @@ def plot(result: Diagnosis, title: str) -> Any:
     first, *rest = result.outcomes
     bars = [*reversed(rest), first]
     colours = ["#8c8c8c"] * len(rest) + ["#2b6cb0"]
-    axes[0].barh([o.attention for o in bars], [o.top1 for o in bars], color=colours)
+    axes[0].barh([o.attention for o in bars], [score(o) for o in bars], color=colours)
     for place, o in enumerate(bars):
-        text = f"{o.top1:.2f}" if o is first else f"{o.top1:.2f} ({o.change:+.2f}, p = {o.p:.2g})"
-        axes[0].annotate(text, (o.top1, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
-    axes[0].set(xlabel="top-1, %", xlim=(0, 100), xticks=range(0, 101, 25))
+        p = f", p = {o.p:.2g}" if isinstance(o, Outcome) else ""
+        text = f"{score(o):.2f}" if o is first else f"{score(o):.2f} ({o.change:+.2f}{p})"
+        axes[0].annotate(text, (score(o), place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    axes[0].set(
+        xlabel="top-1, %" if isinstance(first, Outcome) else "box AP, %", xlim=(0, 100), xticks=range(0, 101, 25)
+    )
     for axis, name in zip(axes[1:], result.values, strict=True):
         _plot_groups(axis, result, name)
     for axis in axes:

@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -53,6 +53,18 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class DetectorOutcome:
+    """The same of a detector."""
+
+    attention: str
+    box_ap: float  # percent
+    changed: int = 0  # pictures in which other objects are found
+    change: float = 0.0  # of box_ap, in points
+    added: float | None = None
+    added_median: float | None = None
+
+
+@dataclass(frozen=True)
 class Spread:
     """How the attention of a group varies between samples."""
 
@@ -69,7 +81,7 @@ class Spread:
 class Diagnosis:
     """Whether the attention of a network matters, and how much it varies between samples."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[Any, ...]  # Outcome or, of a detector, DetectorOutcome
     """The unchanged network first, then each replacement."""
     spreads: tuple[Spread, ...]
     """One for each block, group and order."""
@@ -85,10 +97,11 @@ class Diagnosis:
 
 def diagnose_blocks(
     blocks: Mapping[str, CGNL | NonLocal],
-    test: Callable[[], Sequence[bool]],
+    test: Callable[[], Any],
     views: int = 1,
     heads: Mapping[str, SecondOrderPool] | None = None,
     more: Mapping[str, Callable[[], Any]] | None = None,
+    compare: Callable[[str, Any, Any], Any] | None = None,
 ) -> Diagnosis:
     """Run a test of the unchanged network, then one with each replacement.
 
@@ -98,6 +111,7 @@ def diagnose_blocks(
         views: number of consecutive views of one sample, 1 unless given.
         heads: second-order heads whose pairs of channels are replaced, or None; compact ones have no such pairs.
         more: further replacements, from a name to a function that returns a context manager; or None.
+        compare: makes an outcome of a name and what two tests return; unless given, ``compare_classes``.
     """
     matrices = [head for head in (heads or {}).values() if head.kind != "compact"]
     if not blocks and not matrices and not more:
@@ -138,7 +152,8 @@ def diagnose_blocks(
     variants |= {name: lambda make=make: [make()] for name, make in (more or {}).items()}
 
     of_all, median = map(statistics.fmean, zip(*added.values(), strict=True)) if blocks else (None, None)
-    outcomes = [Outcome("as it is", 100 * sum(truth) / len(truth), added=of_all, added_median=median)]
+    compare = compare or compare_classes
+    outcomes = [replace(compare("as it is", truth, truth), added=of_all, added_median=median)]
     for name, contexts in variants.items():
         with ExitStack() as stack:
             for context in contexts():
@@ -265,7 +280,7 @@ def frames_shuffled(network: nn.Module) -> Context:
     return patched(network, forward=forward)
 
 
-def compare(name: str, truth: Sequence[bool], now: Sequence[bool]) -> Outcome:
+def compare_classes(name: str, truth: Sequence[bool], now: Sequence[bool]) -> Outcome:
     """Compare a test with that of the unchanged network, sample by sample."""
     if len(truth) != len(now):
         raise ValueError(f"{len(now)} samples cannot be compared with {len(truth)}")

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from ..atomic_io import make_folder, whole_file
 from ..data.transforms import Box, crop, resize
+from ..engine.checkpoint import Trained
 from ..engine.predictions import ranked
-from ..explain.inputs import FileInput
+from ..engine.tasks.detection import SURE, coco_results, same_objects
+from ..explain.inputs import FileInput, PictureOfObjects
 from ..extras import need
 from .maps import COLUMNS, THRESHOLD, Attention, Map, attention, grad_cam
 from .second_order import Pairs, pairs
@@ -27,6 +29,7 @@ SIDE, LONGEST = 1.55, 4.0  # inches of a panel's shorter side, and of its longer
 RESOLUTION = 110, 250  # least and most dots per inch
 LARGEST = 1600  # larger pictures are drawn on a copy of so many pixels
 FRAMES = 8  # in a strip
+NAMED = 5  # objects in a caption
 MARGIN, LINE = 0.08, 0.14  # inches above a figure, and of a line of its caption
 PANEL, RATE = (192, 384), 8  # least and most height of a video panel in pixels, frames per second
 
@@ -90,8 +93,7 @@ MOVED = " The view was moved to the reference position: a test sees the middle."
 
 
 def explain_input(
-    network: nn.Module,
-    classes: Sequence[str],
+    trained: Trained,
     seen: FileInput,
     title: str = "",
     *,
@@ -108,19 +110,52 @@ def explain_input(
 
     ``verdict`` says whether the blocks are used; unless given, it is found for this input.
     """
-    seen = shrink(seen.containing(at))
+    network, seen = trained.network, shrink(seen.containing(at))
+    if isinstance(seen, PictureOfObjects):
+        if head or with_grad_cam:
+            raise ValueError("a detector has no second-order head, and no one class for Grad-CAM")
+        return _explain_objects(trained, seen, title, at, block, (group, by_group, columns), verdict)
     x = seen.network_input.to(next(network.parameters()).device)
     if head:
         result, layer, verdict = pairs(network, x, count=columns), None, None
         maps, label = result.named, result.target
     else:
         result = attention(network, x, seen.place(at), block)
-        maps, layer = result.by_group() if by_group else result.strongest(columns, group), result.block
+        maps, layer = _choose(result, group, by_group, columns), result.block
         label = int(ranked(result.output.float().softmax(1)[0], 1)[1])
         verdict = verdict or quick_verdict(network, [x])
     probability = float(result.output.float().softmax(1)[0, label])
     heat = grad_cam(network, x, label, layer) if with_grad_cam else None
-    return Row(title, result, seen, maps, f"{classes[label]} ({probability:.1%}). ", heat, verdict)
+    return Row(title, result, seen, maps, f"{trained.classes[label]} ({probability:.1%}). ", heat, verdict)
+
+
+def _choose(result: Attention, group: int | None, by_group: bool, columns: int) -> list[Map]:
+    return result.by_group() if by_group else result.strongest(columns, group)
+
+
+def _explain_objects(
+    trained: Trained,
+    seen: PictureOfObjects,
+    title: str,
+    at: Sequence[float] | None,
+    block: str | None,
+    chosen: tuple[int | None, bool, int],
+    verdict: Verdict | None,
+) -> Row:
+    """The same for a detector, whose blocks are in its backbone."""
+    network = trained.network
+
+    def find(_network: nn.Module, pictures: list[Tensor]) -> list[list[dict[str, Any]]]:
+        return [coco_results(found, 0, trained.ids) for found in network(pictures)]
+
+    with torch.no_grad():
+        found = [row for row in find(network, [seen.picture])[0] if row["score"] >= SURE]
+    names = dict(zip(trained.ids, trained.classes, strict=True))
+    words = ", ".join(f"{names[row['category_id']]} ({row['score']:.1%})" for row in found[:NAMED])
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    result = attention(network, seen.network_input, seen.place(at), block, network.get_submodule("backbone"))
+    verdict = verdict or quick_verdict(network, [[seen.picture]], find, same_objects)
+    return Row(title, result, seen, _choose(result, *chosen), f"{words or 'Nothing found'}{more}. ", verdict=verdict)
 
 
 def shrink(seen: FileInput, most: int = LARGEST) -> FileInput:

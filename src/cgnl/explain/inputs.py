@@ -1,10 +1,11 @@
 """One file as the input of a network, and where its pixels come from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.sources import FileSource, Source
@@ -13,6 +14,7 @@ from ..data.video import clip_indices, spread_clip_starts
 from ..engine.checkpoint import Trained
 from ..engine.datasets import view_in_test
 from ..engine.predict import find_samples
+from ..engine.tasks.detection import set_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,21 @@ class FileInput:
         return box.left + x * box.width / width, box.top + y * box.height / height
 
 
+@dataclass(frozen=True, eq=False)
+class PictureOfObjects(FileInput):
+    """A picture for a detector, with the margin on its right and bottom that its backbone sees."""
+
+    _: KW_ONLY
+    picture: Tensor
+    """What the detector is given, float [3, H, W]."""
+    prepared: Tensor
+    """What it makes of it for its backbone, [1, 3, H, W]."""
+
+    @property
+    def network_input(self) -> Tensor:
+        return self.prepared
+
+
 def whole_input(pixels: Tensor, frames: Sequence[int] = (), mean: Colour = MEAN, std: Colour = STD) -> FileInput:
     """A picture [3, H, W], or a clip [T, 3, H, W], that a network sees whole."""
     height, width = pixels.shape[-2:]
@@ -134,12 +151,29 @@ def read_sample(trained: Trained, source: Source, index: int) -> FileInput:
         return numbers
 
     pixels = source.read(index, pick)
+    if trained.kind == "objects":
+        return _prepare(trained, pixels)
     if view.size is None:
         return whole_input(pixels, numbers, **colours)
     height, width = pixels.shape[-2:]
     new_height, new_width, (box,) = spread_boxes(height, width, view.size, view.short_side, count=1)
     resized = resize(pixels, new_height, new_width)
     return FileInput(pixels, resized, box, height, width, tuple(numbers), **colours)
+
+
+def _prepare(trained: Trained, pixels: Tensor) -> PictureOfObjects:
+    """A picture as a detector brings it to its size in a test."""
+    set_size(trained.network, trained.config.data, training=False)
+    transform, device = trained.network.get_submodule("transform"), next(trained.network.parameters()).device
+    picture = pixels.to(device) / 255
+    batch, _ = transform.eval()([picture])
+    height, width = pixels.shape[-2:]
+    (inside,), outside = batch.image_sizes, batch.tensors.shape[-2:]
+    rows, columns = (round(n * out / of) for n, out, of in zip((height, width), outside, inside, strict=True))
+    original = F.pad(pixels, (0, columns - width, 0, rows - height))
+    seen = resize(original, *outside)
+    shown = {"original": original, "resized": seen, "crop": Box(0, 0, *outside), "height": rows, "width": columns}
+    return PictureOfObjects(**shown, picture=picture, prepared=batch.tensors)
 
 
 def _words(at: Sequence[float]) -> str:

@@ -9,7 +9,7 @@ NC' x NC' matrix is never built.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -143,7 +143,13 @@ class Attention:
         )
 
 
-def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | None = None) -> Attention:
+def attention(
+    model: nn.Module,
+    x: Tensor,
+    at: Sequence[float],
+    block: str | None = None,
+    forward: Callable[[Tensor], Any] | None = None,
+) -> Attention:
     """Compute the attention of a reference position in an NL or CGNL block of a network.
 
     The network runs once, in eval mode and without gradients, and is left unchanged.
@@ -153,6 +159,7 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
         x: one sample, [1, channels, *positions].
         at: reference position in pixels of the input, (x, y) for images and (x, y, t) for video.
         block: dotted name of the block; the last one unless given.
+        forward: what is called with the sample, such as the backbone of a detector; the network unless given.
     """
     sizes = check_input(x)
     at = tuple(float(a) for a in at)
@@ -172,7 +179,7 @@ def attention(model: nn.Module, x: Tensor, at: Sequence[float], block: str | Non
         seen[:] = [(theta[0].detach().cpu().double(), phi[0].detach().cpu().double())]  # the last call counts
 
     with module.register_forward_pre_hook(record), torch.no_grad(), in_eval_mode(model):
-        output = eager(model)(x)
+        output = (forward or eager(model))(x)
     if not seen:
         raise ValueError(f"the input never reached {name!r}")
     theta, phi = (as_grid(factor, sizes) for factor in seen[0])  # [C, *P]

@@ -7,7 +7,8 @@ and phi are there whether or not anything depends on them. So whatever shows the
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,35 +90,45 @@ class Verdict:
         return [self.added[block]] if block else list(self.added.values())
 
 
-def quick_verdict(network: nn.Module, batches: Iterable[Tensor]) -> Verdict:
+def classify(network: nn.Module, batch: Tensor) -> list[int]:
+    """The predicted class of each sample."""
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    return ranked(eager(network)(batch.to(device)).softmax(1), 1)[1].flatten().tolist()
+
+
+def quick_verdict(
+    network: nn.Module,
+    batches: Iterable[Any],
+    predict: Callable[[nn.Module, Any], Sequence[Any]] = classify,
+    same: Callable[[Any, Any], bool] = operator.eq,
+) -> Verdict:
     """Run a network as it is and without its blocks, of which it must have some.
 
     Args:
-        network: a classifier.
-        batches: inputs [B, 3, *positions].
+        network: a classifier, unless ``predict`` is given.
+        batches: inputs [B, 3, *positions], or what ``predict`` takes.
+        predict: the predictions of a network for a batch; classes unless given.
+        same: whether two predictions are the same.
     """
     from .diagnosis import BranchSize, off  # which has a verdict
 
-    blocks, device = find_blocks(network), next((p.device for p in network.parameters()), torch.device("cpu"))
+    blocks = find_blocks(network)
     find_module(blocks, None)  # raises if there is none
     branches = {name: BranchSize() for name in blocks}
-    before: list[int] = []
-    after: list[int] = []
-
-    def classify(batch: Tensor) -> list[int]:
-        return ranked(eager(network)(batch.to(device)).softmax(1), 1)[1].flatten().tolist()
-
+    before: list[Any] = []
+    after: list[Any] = []
     with torch.no_grad(), in_eval_mode(network):
         for batch in batches:
             with ExitStack() as stack:
                 for name, block in blocks.items():
                     stack.enter_context(block.register_forward_hook(branches[name]))
-                before += classify(batch)
+                before += predict(network, batch)
             with ExitStack() as stack:
                 for block in blocks.values():
                     stack.enter_context(off(block))
-                after += classify(batch)
-    return Verdict({name: b.share.median for name, b in branches.items()}, count_changed(before, after), len(before))
+                after += predict(network, batch)
+    changed = count_changed(before, after, same)
+    return Verdict({name: b.share.median for name, b in branches.items()}, changed, len(before))
 
 
 def judge_run(folder: Path) -> Verdict | None:
@@ -142,9 +153,9 @@ def judge_run(folder: Path) -> Verdict | None:
     return verdict
 
 
-def count_changed(before: Sequence[int], after: Sequence[int]) -> int:
+def count_changed(before: Sequence[Any], after: Sequence[Any], same: Callable[[Any, Any], bool] = operator.eq) -> int:
     """The number of predictions that differ."""
-    return sum(a != b for a, b in zip(before, after, strict=True))
+    return sum(not same(a, b) for a, b in zip(before, after, strict=True))
 
 
 def fingerprint(network: nn.Module) -> str:

@@ -1,5 +1,6 @@
 """Runs of a network that finds objects, from annotations to drawn pictures."""
 
+import csv
 import json
 import os
 import subprocess
@@ -18,13 +19,15 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
 from torchvision.ops import MultiScaleRoIAlign
 
+from cgnl import load as cgnl_load
+from cgnl.data.sources import FileSource
 from cgnl.data.transforms import generator
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.evaluate import evaluate
 from cgnl.engine.loop import Loop
-from cgnl.engine.predict_objects import picture_numbers
+from cgnl.engine.predict_objects import find_objects, picture_numbers
 from cgnl.engine.tasks import Objects
-from cgnl.engine.tasks.detection import LOSSES, gather_results
+from cgnl.engine.tasks.detection import LOSSES, gather_results, same_objects
 from cgnl.models import NETWORKS
 from cgnl.models.detection import BoxPredictor, FrozenBatchNorm2d, MaskPredictor, RPNHead
 from tests.engine.conftest import SETTINGS as COMMON
@@ -255,13 +258,88 @@ def test_predict_refuses(find, cgnl, tmp_path):
     assert {row["image_id"] for row in json.loads(out)} == {10, 20, 30, 40}
 
 
-@pytest.mark.parametrize("command", [("explain",), ("diagnose",), ("app",)], ids=lambda command: command[0])
-def test_what_is_for_names_refuses_what_finds_objects(find, cgnl, tmp_path, command):
-    path, picture = find(optim__epochs=1).folder / "last.ckpt", tmp_path / "scenes" / "val2017" / "000000.png"
-    rest = (picture, "--at", "5,5", "-o", tmp_path / "a.png") if command == ("explain",) else ()
-    status, _, err = cgnl(*command, path, *rest)
+def test_app_refuses_what_finds_objects(find, cgnl):
+    status, _, err = cgnl("app", find(optim__epochs=1).folder / "last.ckpt")
     assert status == 2
-    assert "finds objects, and this is for networks that name pictures or clips" in err
+    assert "finds objects" in err
+
+
+INSERTED = "backbone.body.layer1_cgnl"
+BLOCK: dict[str, Any] = {
+    "model__block": "cgnl",
+    "model__after": ["backbone.body.layer1"],
+    "model__options": {"groups": 2, "zero_init": False, "norm": "group"},
+}
+
+
+@pytest.fixture
+def blocked(find):
+    """A checkpoint of a detector with a block that does something."""
+    return find(**BLOCK, optim__epochs=6, test_every=6).folder / "last.ckpt"
+
+
+def test_explain_shows_what_the_block_sees_in_a_test(blocked, cgnl, tmp_path):
+    """The factors are those that the block computes when the detector finds objects in the file."""
+    file, target, saved = tmp_path / "scenes" / "val2017" / "000000.png", tmp_path / "a.png", tmp_path / "a.npz"
+    status, out, err = cgnl("explain", blocked, file, "--at", "41,22", "-o", target, "--save", saved)
+    assert (status, err) == (0, "")
+    assert INSERTED in out
+    trained, seen = open_trained(blocked), []
+    block: Any = trained.network.get_submodule(INSERTED)
+    block.register_forward_pre_hook(lambda _, inputs: seen.extend(block.factors(inputs[0])))
+    next(find_objects(trained, FileSource.of_files([file], "objects")))
+    arrays = np.load(saved)
+    assert np.array_equal(arrays["theta"], seen[0][0].detach().double().numpy())
+    assert np.array_equal(arrays["phi"], seen[1][0].detach().double().numpy())
+    assert arrays["crop"].tolist() == [0, 0, 64, 64]  # with the margin to a multiple of 32
+    assert arrays["position"].tolist() == [5, 10]
+    with Image.open(target) as picture:
+        assert picture.width > picture.height
+
+
+def test_explain_from_python_names_what_is_found(blocked, tmp_path):
+    file, trained = tmp_path / "scenes" / "val2017" / "000000.png", cgnl_load(blocked)
+    found = trained.predict(file)
+    row = trained.explain(file, at=(41, 22), columns=2)
+    assert len(row.maps) == 2
+    assert ("Nothing found" in row.caption) == (not found.results)
+    row.save(tmp_path / "why.png")
+    with pytest.raises(ValueError, match="Grad-CAM"):
+        trained.explain(file, grad_cam=True)
+
+
+def test_diagnose_compares_the_average_precision(blocked, cgnl, tmp_path):
+    status, out, err = cgnl("diagnose", blocked, "-o", tmp_path / "d", "accelerator=cpu")
+    assert (status, err) == (0, "")
+    assert "box AP" in out
+    with (tmp_path / "d.csv").open(newline="") as lines:
+        rows = {row["attention"]: row for row in csv.DictReader(lines)}
+    assert list(rows) == ["as it is", "its mean", "its sign x mean size", "another sample's", "block off"]
+    assert float(rows["as it is"]["box_ap"]) == pytest.approx(100 * evaluate(blocked)["test"]["test_box_ap"])
+    content = torch.load(blocked, weights_only=True)
+    for name, value in content["state_dict"].items():
+        if INSERTED in name and ".norm." in name:
+            value.zero_()  # which switches the block off
+    torch.save(content, tmp_path / "off.ckpt")
+    without = 100 * evaluate(tmp_path / "off.ckpt")["test"]["test_box_ap"]
+    assert float(rows["block off"]["box_ap"]) == pytest.approx(without)
+    verdict = json.loads((blocked.parent / "diagnosis.json").read_text())["last.ckpt"]
+    assert (verdict["samples"], verdict["changed"]) == (5, int(rows["block off"]["changed"]))
+    assert list(verdict["added"]) == [INSERTED]
+
+
+def objects(*rows: tuple[int, float, tuple[float, ...]]) -> list[dict[str, Any]]:
+    return [{"category_id": c, "score": s, "bbox": list(box)} for c, s, box in rows]
+
+
+def test_same_objects_go_by_class_and_place():
+    box, moved, away = (0.0, 0.0, 10.0, 10.0), (0.0, 0.0, 10.0, 8.0), (20.0, 20.0, 10.0, 10.0)
+    assert same_objects([], objects((1, 0.4, box)))
+    assert not same_objects([], objects((1, 0.6, box)))
+    assert same_objects(objects((1, 0.9, box), (2, 0.6, away)), objects((2, 0.8, away), (1, 0.5, moved)))
+    assert not same_objects(objects((1, 0.9, box)), objects((2, 0.9, box)))
+    assert not same_objects(objects((1, 0.9, box)), objects((1, 0.9, away)))
+    assert not same_objects(objects((1, 0.9, box), (1, 0.9, moved)), objects((1, 0.9, box), (1, 0.9, away)))
 
 
 def test_annotations_and_pictures_need_no_root(run, tmp_path):
@@ -360,7 +438,7 @@ def test_two_processes_test_every_picture_once(tmp_path):
     settings = {**COMMON, **given, "data.root": str(root), "runs": str(tmp_path), "devices": 2}
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT}/src", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "script.py", json.dumps(settings)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,6 +1,7 @@
 """Finding objects in pictures: boxes, masks and classes."""
 
 import copy
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -23,6 +24,8 @@ LOSSES = ("loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "lo
 AREAS = ("ap_small", "ap_medium", "ap_large")
 COCO_NUMBERS = ("ap", "ap50", "ap75", *AREAS, "ar_1", "ar_10", "ar_100", "ar_small", "ar_medium", "ar_large")
 """Average precision, and average recall with 1, 10 and 100 detections; by area of the object."""
+SURE, OVERLAP = 0.5, 0.5
+"""Lowest score of an object that counts as found, and lowest IoU of two boxes of one object."""
 OTHER_SHAPE = {"bbox": "segmentation", "segm": "bbox"}
 """Left out of the results: with both in them, the area of an object would be that of its box."""
 
@@ -65,6 +68,13 @@ class Objects(Task):
             self._pictures.append(picture)
             self._found += coco_results(found, picture, self.dataset.ids)
 
+    def found_in_pictures(self) -> list[list[dict[str, Any]]]:
+        """Of the last test, what was found in each picture."""
+        rows: dict[int, list[dict[str, Any]]] = {picture: [] for picture in self._pictures}
+        for row in self._found:
+            rows[row["image_id"]].append(row)
+        return list(rows.values())
+
     def compute(self) -> dict[str, float]:
         pictures, found = gather_results(self._pictures, self._found)
         if not pictures:
@@ -106,6 +116,19 @@ def average_precision(truth: dict[str, Any], results: Iterable[dict[str, Any]]) 
         evaluation.run()
         numbers |= {f"{name}_{n}": float(v) for n, v in zip(COCO_NUMBERS, evaluation.stats, strict=False)}
     return numbers
+
+
+def same_objects(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> bool:
+    """Whether two results for a picture have the same sure objects, by class and place."""
+    mine, theirs = ([row for row in rows if row["score"] >= SURE] for rows in (one, other))
+    classes = [[row["category_id"] for row in rows] for rows in (mine, theirs)]
+    if not mine or Counter(classes[0]) != Counter(classes[1]):
+        return Counter(classes[0]) == Counter(classes[1])
+    ops = need("torchvision.ops", "detection")
+    boxes = [ops.box_convert(torch.tensor([row["bbox"] for row in rows]), "xywh", "xyxy") for rows in (mine, theirs)]
+    alike = (ops.box_iou(*boxes) >= OVERLAP) & (torch.tensor(classes[0])[:, None] == torch.tensor(classes[1]))
+    pairs = need("scipy.optimize", "train").linear_sum_assignment(alike.numpy(), maximize=True)
+    return bool(alike[pairs].all())
 
 
 def set_size(network: nn.Module, data: Data, training: bool) -> None:
