@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import json
 import re
@@ -550,3 +551,24 @@ def test_load_refuses_balance_for_detectors(balance, given):
 def test_load_takes_labels_for_a_csv_file_alone():
     assert dataset_name(load(None, {"data.labels": "a.csv", "data.root": "x"}).data) == "csv"
     assert refused(load, None, {"data.labels": "a.csv", "data.dataset": "cub"}).startswith("data.labels = a.csv is for")
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_library_networks_are_those_that_are_registered(library):
+    script = f"from cgnl.engine.config import library_networks; print(*library_networks({library!r}))"
+    found = subprocess.check_output([sys.executable, "-c", script], text=True).split()
+    models = importlib.import_module(f"{library}.models")
+    assert sorted(found) == sorted(models.list_models(**({"module": models} if library == "torchvision" else {})))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("timm/convnext_tinny", "convnext_tiny"), ("torchvision/swin_tt", "swin_t"), ("timm/nothing.a1_in1k", "")],
+)
+def test_load_refuses_networks_of_libraries_without_importing_them(name, near, monkeypatch):
+    for library in ("timm", "torchvision"):
+        monkeypatch.delitem(sys.modules, library, raising=False)
+    with pytest.raises(ValueError, match=f"has no network .*{f'; did you mean .*{near}' if near else ''}"):
+        load(None, {"model.name": name})
+    assert not {"timm", "torchvision"} & sys.modules.keys()
+    assert load(None, {"model.name": "timm/resnet18.a1_in1k"}).model.name == "timm/resnet18.a1_in1k"

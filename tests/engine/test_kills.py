@@ -37,11 +37,11 @@ def whole(tmp_path, monkeypatch, request):
 @pytest.mark.parametrize("whole", [{}, AUGMENTED], indirect=True, ids=["plain", "augmented"])
 def test_runs_that_are_killed_end_like_others(whole, tmp_path):
     figures = Figures()
-    for number in range(6):
+    for number in range(10):
         figures.add(experiment(1, number, tmp_path / f"{number}", whole))
     assert figures.faults == []
-    assert (figures.endings, figures.identical, figures.unreadable) == (6, 6, 0)
-    assert sum(figures.kills.values()) >= 6
+    assert (figures.endings, figures.identical, figures.unreadable) == (10, 10, 0)
+    assert sum(figures.kills.values()) >= 10
 
 
 def test_run_that_is_killed_while_it_writes_ends_like_others(whole, tmp_path):

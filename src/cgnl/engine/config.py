@@ -1,6 +1,8 @@
 """Settings of a run: typed fields, recipes that extend one another, overrides by name. Nothing heavy is imported."""
 
 import dataclasses
+import importlib.util
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -563,8 +565,13 @@ def check_names(config: Config) -> None:
     dataset, datasets = config.data.dataset, [*SYNTHETIC, *READERS]
     if dataset is not None and dataset not in datasets:
         raise ValueError(f"there is no dataset {dataset!r}{nearest(dataset, datasets)}")
-    network, networks = config.model.name, network_names()
-    if network is not None and network not in networks and not network.startswith(("timm/", "torchvision/")):
+    network = config.model.name
+    library, _, own = (network or "").partition("/")
+    if library in ("timm", "torchvision") and own:
+        known = library_networks(library)
+        if known and own.partition(".")[0] not in known:  # timm's have tags
+            raise ValueError(f"model.name = {network}: {library} has no network {own!r}{nearest(own, known)}")
+    elif network is not None and network not in (networks := network_names()):
         raise ValueError(f"model.name = {network} is not a network{nearest(network, networks)}")
 
 
@@ -572,6 +579,21 @@ def network_names() -> tuple[str, ...]:
     """List the networks: also those that a program has registered, but without importing torch for it."""
     models = sys.modules.get("cgnl.models")
     return tuple(models.NETWORKS) if models else NETWORKS
+
+
+def library_networks(library: str) -> list[str]:
+    """List the networks of timm or torchvision by their sources, since importing takes ten seconds.
+
+    Empty where the library is not installed, or imported: a program may have registered others.
+    """
+    found = None if library in sys.modules else importlib.util.find_spec(library)
+    folders = found.submodule_search_locations if found else None
+    files = sorted(Path(folders[0], "models").glob("*.py")) if folders else []
+    return [name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))]
+
+
+REGISTERED = re.compile(r"^@register_model\b.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
+"""The name of a registered network in a source file."""
 
 
 def _with_typed_options(model: Model) -> Model:
