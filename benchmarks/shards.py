@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from cgnl.data.images import to_image
-from cgnl.data.loading import TrainBatchSampler, TrainSet, loader
+from cgnl.data.loading import TrainBatchSampler, TrainSet, make_loader
 from cgnl.data.pack import pack
 from cgnl.data.readers import READERS
 from cgnl.engine.config import Data
@@ -52,7 +52,7 @@ def measure(data: Data, workers: int, seed: int, batch_size: int = 32) -> float:
     batches = TrainBatchSampler(len(source), batch_size, 1, seed)
     samples = TrainSet(source, view_in_training(data), seed, 0)
     count, start, clock = 0, 0.0, time.perf_counter if workers else time.process_time
-    for number, batch in enumerate(loader(samples, batches, workers)):
+    for number, batch in enumerate(make_loader(samples, batches, workers)):
         if number == 0:
             start = clock()
         else:

@@ -124,7 +124,7 @@ def wake(model: nn.Module) -> None:
     nn.init.ones_(only_block(model).norm.bias)
 
 
-def output_of(model: nn.Module, name: str, x: Tensor) -> Tensor:
+def get_output(model: nn.Module, name: str, x: Tensor) -> Tensor:
     """What the module returned, before any block that a hook calls."""
     seen = []
     with model.get_submodule(name).register_forward_hook(lambda *given: seen.append(given[-1]), prepend=True):
@@ -151,7 +151,7 @@ def test_insert_finds_the_layout_and_keeps_keys_and_output(place, seen):
 
     wake(model)
     (holder,) = adapters or [block]
-    y = output_of(model, place.after, x)
+    y = get_output(model, place.after, x)
     with torch.no_grad():
         assert torch.equal(holder(y)[:, : place.prefix], y[:, : place.prefix])
         torch.testing.assert_close(holder(y)[:, place.prefix :], y[:, place.prefix :] + 1)
@@ -167,12 +167,12 @@ def test_insert_finds_the_layout_and_keeps_keys_and_output(place, seen):
 
 def test_insert_at_a_size_where_channels_height_and_width_are_alike():
     model, x = swin().eval(), torch.randn(2, 3, 32, 32)  # [2, 16, 16, 16]
-    assert output_of(model, "features.1", x).shape == (2, 16, 16, 16)
+    assert get_output(model, "features.1", x).shape == (2, 16, 16, 16)
     insert(model, "cgnl", "features.1", example=x)
     wake(model)
     block, seen = only_block(model), []
     block.register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
-    y = output_of(model, "features.1", x)
+    y = get_output(model, "features.1", x)
     assert torch.equal(seen[0], y.permute(0, 3, 1, 2))
 
 
@@ -315,7 +315,7 @@ def test_adapted_models_are_copied_compiled_and_traced(build):
     assert torch.equal(copy.deepcopy(model)(x), y)
     torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(x), y)
     found = create_feature_extractor(model, [f"{name}_cgnl"])(x)[f"{name}_cgnl"]
-    torch.testing.assert_close(found, model.get_submodule(f"{name}_cgnl")(output_of(model, name, x)))
+    torch.testing.assert_close(found, model.get_submodule(f"{name}_cgnl")(get_output(model, name, x)))
 
 
 def test_a_module_of_somebody_elses_sees_channels_first():

@@ -474,7 +474,7 @@ class Staged(nn.Module):
         return self.stage(x)
 
 
-def calls_of(model: nn.Module, name: str, x: Tensor) -> int:
+def count_calls(model: nn.Module, name: str, x: Tensor) -> int:
     calls = []
     handle = inserted(model)[name].register_forward_hook(lambda *_: calls.append(1))
     model(x)
@@ -489,7 +489,7 @@ def test_insert_example_finds_children_that_are_counted(kind):
     insert(model, "cgnl", "stages.1", example=x)
     assert list(inserted(model)) == ["stages_1_cgnl"]
     assert same(model(x), before)
-    assert calls_of(model, "stages_1_cgnl", x) == 1
+    assert count_calls(model, "stages_1_cgnl", x) == 1
     with pytest.raises(ValueError, match=r"'stages\.1' already has a block after it: 'stages_1_cgnl'"):
         insert(model, "cgnl", "stages.1", example=x)
     assert list(remove(model).state_dict()) == list(kind().state_dict())
@@ -500,7 +500,7 @@ def test_insert_behind_a_child_of_a_stage_that_runs_its_children(example):
     model, x = Staged().eval(), torch.randn(2, 3, 4, 4)
     before = model(x)
     insert(model, "cgnl", "stage.a", example=example)
-    assert calls_of(model, "stage_a_cgnl", x) == 1
+    assert count_calls(model, "stage_a_cgnl", x) == 1
     assert same([model(x)], [before])
     wake(model)
     first, block = model.stage.a, inserted(model)["stage_a_cgnl"]
@@ -532,7 +532,7 @@ def test_insert_behind_a_shared_module_takes_each_of_its_names(example, channels
     insert(model, "cgnl", after, example=example)
     assert list(model._modules) == [*"0123"[: int(after) + 1], f"{after}_cgnl", *"0123"[int(after) + 1 :]]
     assert only_block(model).channels == (16 if after == "1" else channels)
-    assert calls_of(model, f"{after}_cgnl", torch.zeros(2, 3, 4, 4)) == 1
+    assert count_calls(model, f"{after}_cgnl", torch.zeros(2, 3, 4, 4)) == 1
     assert model[1] is model[3 if after == "3" else 4] is relu
     assert structure(remove(model)) == before
 
@@ -541,7 +541,7 @@ def test_insert_behind_a_shared_module_takes_each_of_its_names(example, channels
 def test_insert_behind_a_shared_module_of_a_list_follows_every_call(example):
     one = conv()
     model = insert(Looped(nn.ModuleList([one, one])), "cgnl", "body.1", example=example)
-    assert calls_of(model, "body_1_cgnl", torch.zeros(2, 3, 9, 9)) == 2
+    assert count_calls(model, "body_1_cgnl", torch.zeros(2, 3, 9, 9)) == 2
 
 
 def named_convs(*names: str) -> nn.Module:

@@ -118,12 +118,12 @@ def insert(
 
 def remove(model: Model) -> Model:
     """Remove every inserted block, in place."""
-    for block in [module for module in model.modules() if _target_of(module)]:
+    for block in [module for module in model.modules() if _get_target(module)]:
         _take_out(model, block)
     return model
 
 
-def _target_of(module: nn.Module | None) -> str | None:
+def _get_target(module: nn.Module | None) -> str | None:
     """The name that a block, or the adapter around one, was inserted after; None for other modules."""
     return getattr(module.block if isinstance(module, Adapter) else module, "_inserted_after", None)
 
@@ -255,7 +255,7 @@ def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[S
     parent_name, _, child = name.rpartition(".")
     parent, target, key = model.get_submodule(parent_name), model.get_submodule(name), f"{child}_{label}"
     for there, block in inserted(model).items():
-        if _target_of(block) == name and there.removesuffix(".block").endswith(f"_{label}"):
+        if _get_target(block) == name and there.removesuffix(".block").endswith(f"_{label}"):
             raise ValueError(f"{name!r} already has a block after it: {there!r}")
     spots: list[Spot] = []
     if runs_in_order(parent):
@@ -291,7 +291,7 @@ def _place(target: nn.Module, block: nn.Module, parent: nn.Module, key: str, fol
     children = list(parent._modules.items())
     before = {follows}  # the target and the blocks after it: a second block follows the first, as with hooks
     for existing, module in children:
-        if (_target_of(module) or "").rpartition(".")[2] in before:
+        if (_get_target(module) or "").rpartition(".")[2] in before:
             before.add(existing)
     last = max(i for i, (existing, _) in enumerate(children) if existing in before)
     parent._modules.clear()

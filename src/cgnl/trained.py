@@ -144,7 +144,7 @@ def _open_safetensors(path: Path) -> checkpoint.Trained:
     with need("safetensors", "vision").safe_open(path, "pt") as file:
         card = (file.metadata() or {}).get("cgnl")
     try:
-        about = checkpoint.described(json.loads(card or "null"), path, "settings")
+        about = checkpoint.parse_card(json.loads(card or "null"), path, "settings")
     except (ValueError, RecursionError):
         raise ValueError(f"{path} was not written by cgnl export: it does not say what network it is of") from None
     outline = checkpoint.outline(about, path)

@@ -9,7 +9,7 @@ from cgnl.bench.registry import BENCHMARKS, Subject
 from cgnl.commands.bench import read_setting
 
 
-def setting_of(**given):
+def make_setting(**given):
     return read_setting("block", {"channels": 16, "size": "6", **given}, "cpu")
 
 
@@ -21,7 +21,7 @@ REFERENCE = BENCHMARKS["block"].reference
 @pytest.mark.parametrize("kernel", ["dot", "rbf"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_check_passes_the_reference(norm, mode, kernel, dtype):
-    setting = setting_of(norm=norm, mode=mode, kernel=kernel, dtype=dtype)
+    setting = make_setting(norm=norm, mode=mode, kernel=kernel, dtype=dtype)
     truth = compute_truth(setting)
     error, fault = check(REFERENCE, REFERENCE.load(setting, truth.weights), setting, truth)
     assert fault == ""
@@ -46,7 +46,7 @@ class Skewed(nn.Module):
 @pytest.mark.parametrize("mode", ["forward", "train"])
 @pytest.mark.parametrize(("output", "gradient"), [(1.05, 1.0), (0.0, 1.0), (1.0, 1.05)])
 def test_check_finds_an_error_in_the_branch(norm, mode, output, gradient):
-    setting = setting_of(norm=norm, mode=mode)
+    setting = make_setting(norm=norm, mode=mode)
     truth = compute_truth(setting)
     call = Skewed(REFERENCE.load(setting, truth.weights), output, gradient)  # pyright: ignore[reportArgumentType]
     _, fault = check(REFERENCE, call, setting, truth)
@@ -55,7 +55,7 @@ def test_check_finds_an_error_in_the_branch(norm, mode, output, gradient):
 
 
 def test_check_wants_the_shape_and_finite_values_of_any_block():
-    setting = setting_of()
+    setting = make_setting()
     truth = compute_truth(setting)
     other = Subject("other", lambda _: nn.Identity())
     assert check(other, nn.Identity(), setting, truth) == (None, "")
@@ -79,7 +79,7 @@ def test_split_finds_the_blocks_of_a_network():
 
 
 def test_check_batch_is_small_for_large_samples():
-    setting = setting_of(batch=64)
+    setting = make_setting(batch=64)
     assert check_batch(setting) == 8
     assert check_batch(replace(setting, size=(2000, 2000))) == 2
     assert check_batch(replace(setting, batch=1)) == 1

@@ -27,20 +27,20 @@ def parameters(case):
     return list(case.call.parameters())
 
 
-def case_of(**given):
+def make_case(**given):
     setting = read_setting("block", {"channels": 16, "size": "4", "seconds": 1e-3, **given}, "cpu")
     block = place(CGNL(16, zero_init=False), setting)
     return Case(block, draw_inputs(setting, 2, gradient=True), setting)
 
 
 def test_train_keeps_parameters_in_float32_under_autocast():
-    case = case_of(dtype="bfloat16")
+    case = make_case(dtype="bfloat16")
     assert {p.dtype for p in parameters(case)} == {torch.float32}
     assert case.inputs[0].dtype == case.step().dtype == torch.bfloat16
 
 
 def test_forward_casts_the_module_but_not_its_norm():
-    case = case_of(dtype="bfloat16", mode="forward")
+    case = make_case(dtype="bfloat16", mode="forward")
     block = case.call
     assert isinstance(block, torch.nn.Module)
     assert not block.training
@@ -52,7 +52,7 @@ def test_forward_casts_the_module_but_not_its_norm():
 
 
 def test_step_gives_gradients_and_clear_drops_those_of_the_input():
-    case = case_of()
+    case = make_case()
     case.step()
     x = case.inputs[0]
     assert x.grad is not None

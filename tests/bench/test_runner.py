@@ -14,7 +14,7 @@ from cgnl.commands.bench import read_setting
 ROOFLINE = Roofline(1e12, 1e10)
 
 
-def rows_of(subjects, **given):
+def get_rows(subjects, **given):
     setting = read_setting("block", {"channels": 16, "size": "4", "seconds": 1e-3, **given}, "cpu")
     return {row["row"]: row for row in measure_rows(setting, subjects, ROOFLINE)}
 
@@ -23,7 +23,7 @@ REFERENCE, *_ = BENCHMARKS["block"].subjects
 
 
 def test_measure_rows_measures():
-    row = rows_of([REFERENCE])["reference"]
+    row = get_rows([REFERENCE])["reference"]
     assert [row[k] for k in ("benchmark", "mode", "shape", "dtype")] == ["block", "train", "2x16x4x4", "float32"]
     assert 0 < row["ms_20"] <= row["ms"] <= row["ms_80"]
     assert row["tflop_per_s"] == pytest.approx(row["gflop"] / row["ms"])
@@ -43,7 +43,7 @@ def test_measure_rows_does_not_time_what_is_wrong():
             return self.block(x) + 0.1 * x
 
     wrong = Subject("wrong", lambda s: Wrong(REFERENCE.build(s)), like_reference=True, counts_as="reference")
-    rows = rows_of([wrong, REFERENCE])
+    rows = get_rows([wrong, REFERENCE])
     assert "ms" not in rows["wrong"]
     assert rows["wrong"]["note"].startswith("wrong: error above")
     assert rows["wrong"]["error"] > 0.01
@@ -54,7 +54,7 @@ def test_measure_rows_go_on_after_one_that_fails():
     def fail(_):
         raise TypeError("no such thing\nand more of it")
 
-    rows = rows_of([Subject("broken", fail), REFERENCE])
+    rows = get_rows([Subject("broken", fail), REFERENCE])
     assert (rows["broken"].get("ms"), rows["broken"]["note"]) == (None, "no such thing")
     assert rows["reference"]["ms"] > 0
 
@@ -64,7 +64,7 @@ def test_measure_rows_give_contiguous_input_to_who_asks_for_it():
         def forward(self, x):
             return (2 * x).view(-1).view(x.shape)
 
-    row = rows_of([Subject("flat", lambda _: Flat())])["flat"]
+    row = get_rows([Subject("flat", lambda _: Flat())])["flat"]
     assert row["ms"] > 0
     assert row["note"] == "refuses channels_last: contiguous input"
     assert "channels_last" not in row["settings"]
@@ -98,12 +98,12 @@ def test_measure_rows_of_other_benchmarks(name, small, names):
 def test_measure_rows_compare_with_the_row_that_a_subject_names():
     other = Subject("other", REFERENCE.build)
     named = Subject("named", REFERENCE.build, compared_with="other")
-    rows = rows_of([REFERENCE, other, named])
+    rows = get_rows([REFERENCE, other, named])
     ms = {name: row["ms"] for name, row in rows.items()}
     assert rows["named"]["ratio"] == ms["named"] / ms["other"]
     assert rows["other"]["ratio"] == ms["other"] / ms["reference"]
     assert ("other" in rows["named"]["note"], rows["other"]["note"]) == (True, "")
-    alone = rows_of([REFERENCE, named])["named"]  # without the row that it is compared with
+    alone = get_rows([REFERENCE, named])["named"]  # without the row that it is compared with
     assert (alone.get("ratio"), alone["note"]) == (None, "")
 
 

@@ -157,7 +157,7 @@ def test_hidden_and_tiny_objects_are_counted(tmp_path):
     ]
     scene(tmp_path / "in", "ulm_1", things)
     (done,) = convert(tmp_path / "in", tmp_path / "out").values()
-    assert (done.pictures, done.objects, done.crowds, done.too_small, done.problems) == (1, 2, 0, 2, [])
+    assert (done.images, done.objects, done.crowds, done.too_small, done.problems) == (1, 2, 0, 2, [])
 
 
 def test_converted_dataset_is_read_and_checked(tmp_path, capsys):

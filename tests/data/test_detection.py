@@ -111,7 +111,7 @@ def test_batch_gives_back_pictures_and_targets(tmp_path):
         [EpochSample(0, n) for n in (2, 1, 0)]
     )
     assert batch.samples.tolist() == [2, 1, 0]
-    for number, picture, target in zip((2, 1, 0), batch.pictures(), batch.targets(), strict=True):
+    for number, picture, target in zip((2, 1, 0), batch.images(), batch.targets(), strict=True):
         assert torch.equal(picture, read_scene(found[number]) / 255)
         expected = make_target(found[number])
         assert all(torch.equal(target[name], expected[name]) for name in ("boxes", "labels", "masks"))
@@ -123,7 +123,7 @@ def test_train_set_mirrors_by_seed_epoch_and_sample_alone(tmp_path):
 
     def flips(seed: int, epoch: int, order: list[int]) -> dict[int, bool]:
         batch = DetectionTrainSet(found, seed, True, 3).__getitems__([EpochSample(epoch, n) for n in order])
-        pairs = zip(order, batch.pictures(), strict=True)
+        pairs = zip(order, batch.images(), strict=True)
         return {n: not torch.equal(picture, read_scene(found[n]) / 255) for n, picture in pairs}
 
     assert flips(0, 0, [0, 1, 2, 3, 4, 5]) == flips(0, 0, [5, 3, 1, 0, 2, 4])
@@ -140,9 +140,9 @@ def test_unreadable_picture_is_replaced_in_training_and_left_out_in_a_test(tmp_p
     assert len(batch.problems) == 1
     assert "2.png cannot be read: it is empty" in batch.problems[0]
     test = DetectionEvalSet(found).__getitems__([1, 2, 3])
-    assert (test.samples.tolist(), len(test.pictures()), test.counts) == ([1, 3], 2, (0, 0))
+    assert (test.samples.tolist(), len(test.images()), test.counts) == ([1, 3], 2, (0, 0))
     nothing = DetectionEvalSet(found).__getitems__([2])
-    assert (len(nothing.samples), nothing.pictures(), nothing.targets()) == (0, [], [])
+    assert (len(nothing.samples), nothing.images(), nothing.targets()) == (0, [], [])
 
 
 def test_aspect_groups_follow_width_over_height():

@@ -105,7 +105,7 @@ def test_a_broken_exif_block_does_not_matter(tmp_path):
     assert read_image(path).shape == (3, 6, 9)
 
 
-def png_of(width, height):
+def make_png(width, height):
     """A PNG whose header promises this size and whose data holds nothing."""
 
     def chunk(kind, data):
@@ -140,7 +140,7 @@ def test_what_is_no_image_is_refused(tmp_path):
     assert refused(path).endswith("it is empty")
     path.write_text("not a picture")
     assert refused(path).endswith("it is not an image of a kind that is read: BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP")
-    path.write_bytes(png_of(8, 8))
+    path.write_bytes(make_png(8, 8))
     refused(path)
     assert refused(tmp_path / "none.jpg").endswith("No such file or directory")
     refused(tmp_path)
@@ -148,7 +148,7 @@ def test_what_is_no_image_is_refused(tmp_path):
 
 def test_too_many_pixels_are_refused_by_the_header(tmp_path, monkeypatch):
     path = tmp_path / "bomb.png"
-    path.write_bytes(png_of(60000, 60000))
+    path.write_bytes(make_png(60000, 60000))
     assert "too many: at most 89,478,485 are read" in refused(path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert "60000 x 60000 pixels are too many: at most 89,478,485 are read" in refused(path)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cgnl.data.index import DatasetIndex, Sample, UnreadableError, at_most, hold_out
+from cgnl.data.index import DatasetIndex, Sample, UnreadableError, hold_out, limit_training
 
 
-def index_of(counts: list[int], **splits: tuple[Sample, ...]) -> DatasetIndex:
+def make_index(counts: list[int], **splits: tuple[Sample, ...]) -> DatasetIndex:
     """Training samples, so many of each class, mixed."""
     samples = [Sample(Path(f"{n}-{label}.png"), label) for label, count in enumerate(counts) for n in range(count)]
     names = tuple(f"class {label}" for label in range(len(counts)))
@@ -20,14 +20,14 @@ def index_of(counts: list[int], **splits: tuple[Sample, ...]) -> DatasetIndex:
     [(0.2, [2, 1, 1, 1, 0]), (0.5, [5, 2, 2, 1, 0]), (0.9, [9, 4, 2, 1, 0]), (0.01, [1, 1, 1, 1, 0])],
 )
 def test_hold_out_takes_a_share_of_each_class(share, expected):
-    index = hold_out(index_of([10, 5, 3, 2, 1]), share)
+    index = hold_out(make_index([10, 5, 3, 2, 1]), share)
     counts = Counter(sample.label for sample in index.splits["test"])
     assert [counts[label] for label in range(5)] == expected
 
 
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.999])
 def test_hold_out_parts_the_samples(share):
-    before = index_of([10, 5, 3, 2, 1])
+    before = make_index([10, 5, 3, 2, 1])
     train, test = (hold_out(before, share).splits[split] for split in ("train", "test"))
     assert set(train).isdisjoint(test)
     assert sorted((*train, *test)) == list(before.splits["train"])
@@ -35,21 +35,21 @@ def test_hold_out_parts_the_samples(share):
 
 
 def test_hold_out_does_not_mix_when_files_are_added():
-    few, many = (hold_out(index_of([count, count]), 0.3) for count in (30, 33))
+    few, many = (hold_out(make_index([count, count]), 0.3) for count in (30, 33))
     trained = set(few.splits["train"])
     changed = [sample for sample in many.splits["test"] if sample in trained]
     assert len(changed) <= 2  # one of each class, to keep the share
 
 
 def test_hold_out_of_nothing_leaves_everything():
-    before = index_of([4, 1])
+    before = make_index([4, 1])
     index = hold_out(before, 0)
     assert index.splits == {"train": before.splits["train"], "test": ()}
 
 
 def test_hold_out_keeps_what_else_is_known():
     extra = (Sample(Path("x.png"), 0),)
-    index = hold_out(index_of([4, 4], extra=extra), 0.5)
+    index = hold_out(make_index([4, 4], extra=extra), 0.5)
     assert index.splits["extra"] == extra
     assert (index.classes, index.kind, index.problems) == (("class 0", "class 1"), "images", ("a problem",))
 
@@ -58,8 +58,8 @@ def test_hold_out_keeps_what_else_is_known():
     ("limit", "expected"), [(1, [0, 0, 0, 1]), (8, [2, 2, 2, 2]), (9, [2, 2, 3, 2]), (99, [9, 4, 3, 2])]
 )
 def test_at_most_spreads_over_the_classes(limit, expected):
-    before = index_of([9, 4, 3, 2])
-    index = at_most(before, limit)
+    before = make_index([9, 4, 3, 2])
+    index = limit_training(before, limit)
     counts = Counter(sample.label for sample in index.splits["train"])
     assert sum(counts.values()) == min(limit, 18)
     assert sorted(counts[label] for label in range(4)) == sorted(expected)
@@ -67,7 +67,7 @@ def test_at_most_spreads_over_the_classes(limit, expected):
 
 
 def test_at_most_keeps_what_it_chose_when_the_limit_grows():
-    few, many = (set(at_most(index_of([9, 4, 3, 2]), limit).splits["train"]) for limit in (5, 10))
+    few, many = (set(limit_training(make_index([9, 4, 3, 2]), limit).splits["train"]) for limit in (5, 10))
     assert few < many
 
 

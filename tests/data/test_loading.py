@@ -24,7 +24,7 @@ from cgnl.data.loading import (
     TrainSet,
     View,
     collate,
-    loader,
+    make_loader,
 )
 from cgnl.data.sources import CachedSource, FileSource, Kind, SyntheticSource
 from cgnl.data.transforms import generator, random_crop, resize
@@ -403,20 +403,20 @@ def test_loader_gives_the_same_batches_with_workers(train):
     source = pictures(9, bad=[4])
     samples = TrainSet(source, View(16), 0, bad_limit=2) if train else EvalSet(source, View(16, short_side=20))
     batches = TrainBatchSampler(9, 4, epochs=2, seed=0) if train else EvalBatches(9, 2)
-    alone, together = (list(loader(samples, batches, workers)) for workers in (0, 2))
+    alone, together = (list(make_loader(samples, batches, workers)) for workers in (0, 2))
     assert len(alone) == (4 if train else 5)
     assert same_batches(alone, together)
 
 
 def test_loader_from_the_middle_gives_the_rest():
     samples = TrainSet(SyntheticSource("parts", 0, 10), View(32), 0, bad_limit=0)
-    whole = list(loader(samples, TrainBatchSampler(10, 4, epochs=2, seed=0), 0))
-    assert same_batches(list(loader(samples, TrainBatchSampler(10, 4, epochs=2, seed=0, first=3), 0)), whole[3:])
+    whole = list(make_loader(samples, TrainBatchSampler(10, 4, epochs=2, seed=0), 0))
+    assert same_batches(list(make_loader(samples, TrainBatchSampler(10, 4, epochs=2, seed=0, first=3), 0)), whole[3:])
 
 
 def test_loader_of_unreadable_files_names_them(tmp_path):
     missing = [Sample(Path(tmp_path / f"{number}.png"), 0) for number in range(2)]
-    (batch,) = loader(EvalSet(FileSource(missing, "images"), View(16)), EvalBatches(2, 2), 0)
+    (batch,) = make_loader(EvalSet(FileSource(missing, "images"), View(16)), EvalBatches(2, 2), 0)
     assert len(batch.pixels) == 0
     assert batch.problems == tuple(f"{path} cannot be read: No such file or directory" for path, _ in missing)
 
@@ -445,7 +445,7 @@ def augmented(source, how: Augmentation = EVERYTHING, seed: int = 0, **options) 
 
 def moved(samples: TrainSet, workers: int = 0, **options) -> list[Batch]:
     batches = TrainBatchSampler(len(samples.source), 4, epochs=2, seed=0, **options)
-    return [batch.to("cpu") for batch in loader(samples, batches, workers)]
+    return [batch.to("cpu") for batch in make_loader(samples, batches, workers)]
 
 
 def clips(count: int) -> Memory:
@@ -529,7 +529,7 @@ def test_each_part_of_a_step_is_mixed_by_its_own_samples():
     parts = [
         batch
         for rank in (0, 1)
-        for batch in loader(samples, TrainBatchSampler(8, 8, 1, 0, rank=rank, world=2, accumulate=2), 0)
+        for batch in make_loader(samples, TrainBatchSampler(8, 8, 1, 0, rank=rank, world=2, accumulate=2), 0)
     ]
     assert len({batch.mix.seed for batch in parts}) == 4
     for batch in parts:

@@ -15,13 +15,13 @@ def batch(pixels: Tensor, labels: Tensor) -> Batch:
     return Batch(pixels, labels, torch.arange(len(pixels)), ())
 
 
-def pixels_of(sheet) -> Tensor:
+def get_pixels(sheet) -> Tensor:
     return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
 
 
 def test_draw_batch_shows_every_pixel_of_the_first_samples():
     pixels = torch.randint(256, (20, 3, 160, 160), dtype=torch.uint8)
-    sheet = pixels_of(draw_batch(batch(pixels, torch.arange(20) % 3), CLASSES))
+    sheet = get_pixels(draw_batch(batch(pixels, torch.arange(20) % 3), CLASSES))
     assert sheet.shape == (3, 4 * (160 + LINE + GAP) + GAP, 4 * (160 + GAP) + GAP)
     for number in range(16):
         top, left = GAP + number // 4 * (160 + LINE + GAP), GAP + number % 4 * (160 + GAP)
@@ -33,7 +33,7 @@ def test_draw_batch_shows_every_pixel_of_the_first_samples():
 def test_draw_batch_rounds_mixed_pixels_and_has_a_line_for_each_class():
     pixels = torch.full((2, 3, 160, 160), 99.6)
     shares = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.0, 1.0]])
-    sheet = pixels_of(draw_batch(batch(pixels, shares), CLASSES))
+    sheet = get_pixels(draw_batch(batch(pixels, shares), CLASSES))
     assert sheet.shape == (3, 160 + 2 * LINE + 2 * GAP, 2 * (160 + GAP) + GAP)
     assert (sheet[:, GAP : GAP + 160, GAP : GAP + 160] == 100).all()
 

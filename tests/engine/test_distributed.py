@@ -149,7 +149,7 @@ def environment_of_ranks() -> dict[str, str]:
     return environment | {"PYTHONPATH": f"{ROOT}:{ROOT}/src", "OMP_NUM_THREADS": "1"}
 
 
-def settings_of(folder: Path, base: dict, **changes) -> dict:
+def make_settings(folder: Path, base: dict, **changes) -> dict:
     return {**base, "devices": 2, "runs": str(folder), **changes}
 
 
@@ -170,7 +170,7 @@ def launched(tmp_path_factory):
     """A run whose second process is started by the first: its folder, what it said, and what its test printed."""
 
     def make(folder: Path) -> str:
-        return start(folder, json.dumps([[settings_of(folder, SEVERAL), False]]), "eval")
+        return start(folder, json.dumps([[make_settings(folder, SEVERAL), False]]), "eval")
 
     folder, out = once(tmp_path_factory, "launched", make)
     *said, printed = out.split("MARK\n")  # each process says so
@@ -183,9 +183,9 @@ def torchrun(tmp_path_factory):
 
     def make(folder: Path) -> str:
         runs = [
-            [settings_of(folder, SEVERAL), False],
-            [settings_of(folder, ONE_STEP), False],
-            [settings_of(folder, SEVERAL, name="middle"), True],
+            [make_settings(folder, SEVERAL), False],
+            [make_settings(folder, ONE_STEP), False],
+            [make_settings(folder, SEVERAL, name="middle"), True],
         ]
         return start(folder, json.dumps(runs), launcher=TORCHRUN)
 

@@ -337,10 +337,10 @@ def test_commit_may_be_given(monkeypatch):
 
 def test_environment_names_what_is_installed(monkeypatch):
     monkeypatch.setenv("CGNL_COMMIT", "abc")
-    described = json.loads(json.dumps(environment()))
-    assert described["commit"] == "abc"
-    assert described["packages"]["torch"] == metadata.version("torch")
-    assert described["python"].count(".") == 2
+    parse_card = json.loads(json.dumps(environment()))
+    assert parse_card["commit"] == "abc"
+    assert parse_card["packages"]["torch"] == metadata.version("torch")
+    assert parse_card["python"].count(".") == 2
 
 
 def test_start_log_writes_to_the_folder_and_the_screen(tmp_path, capsys):

@@ -28,7 +28,7 @@ SEEN = {  # dataset: side in training, side in the test, short side, clips, crop
 }
 
 
-def dataset_of(recipe: str) -> str:
+def get_dataset(recipe: str) -> str:
     return recipe.partition("_maskrcnn" if recipe in COCO else "_r")[0]
 
 
@@ -67,12 +67,12 @@ def test_recipe_extends_base_in_the_end(recipe):
     while "extends" in raw(chain[-1]):
         chain.append(raw(chain[-1])["extends"])
     assert chain[-1] == ("base_objects" if recipe in COCO else "base")
-    assert chain[1] == f"base_{dataset_of(recipe)}"
+    assert chain[1] == f"base_{get_dataset(recipe)}"
 
 
 @pytest.mark.parametrize("recipe", ROWS)
 def test_recipe_differs_from_its_dataset_in_the_network_alone(recipe):
-    base = load(f"base_{dataset_of(recipe)}")
+    base = load(f"base_{get_dataset(recipe)}")
     loaded = load(recipe)
     assert dataclasses.replace(loaded, model=base.model) == base
     assert (loaded.model.weights, loaded.model.dropout) == ("IMAGENET1K_V1", 0.5)

@@ -33,7 +33,7 @@ def draw() -> Tensor:
     return torch.randn(1, 3, 12, 10, dtype=torch.float64)
 
 
-def slope_of(net: Net, x: Tensor, target: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+def compute_slope(net: Net, x: Tensor, target: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """d logit / d products, the products, and the maps that are multiplied."""
     maps = net.head.factors(net.conv(x))
     pooled = net.head.pool(*maps).detach().requires_grad_()
@@ -51,7 +51,7 @@ def test_maps_add_up_to_what_a_pair_says(net):
 
 def test_pairs_are_all_of_the_gradient_times_the_products(net):
     x = draw()
-    slope, pooled, maps = slope_of(net, x, target=1)
+    slope, pooled, maps = compute_slope(net, x, target=1)
     found = pairs(net, x, target=1, count=100)
     assert len(set(found.channels)) == len(found.channels) == net.head.features
     assert sum(found.said) == pytest.approx(float((slope * pooled).sum()), rel=1e-9)

@@ -6,7 +6,7 @@ import pytest
 
 from cgnl.engine.checkpoint import open_trained
 from cgnl.export import card
-from cgnl.export.card import make_card, own_size
+from cgnl.export.card import get_input_size, make_card
 from tests.export.conftest import CLASSES
 
 
@@ -28,6 +28,6 @@ def test_card_of_clips_names_frames(checkpoint):
 @pytest.mark.parametrize(("name", "size"), [("small", (32, 32)), ("small_video", (4, 16, 16))])
 def test_own_size_is_that_of_a_test_view_up_to_a_limit(checkpoint, monkeypatch, name, size):
     trained = open_trained(checkpoint(name))
-    assert own_size(trained) == size
+    assert get_input_size(trained) == size
     monkeypatch.setattr(card, "LARGEST_CHECK", (size[-1] - 1, 32))
-    assert own_size(trained) == ()
+    assert get_input_size(trained) == ()

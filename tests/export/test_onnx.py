@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from cgnl.cli import main
-from cgnl.engine.checkpoint import Trained, described
-from cgnl.export.onnx import LEAST, most_memory
+from cgnl.engine.checkpoint import Trained, parse_card
+from cgnl.export.onnx import LEAST, get_arena_limit
 
 COLOURS = ["red", "green", "blue"]
 CARD = {"kind": "images", "classes": COLOURS, "settings": {"data": {"dataset": "folder", "test_short_side": 256}}}
@@ -127,10 +127,10 @@ def test_file_that_does_not_name_its_classes_is_refused(predict, classes):
 
 def about(**data: Any) -> Trained:
     kind = "videos" if "frames" in data else "images"
-    return described({"kind": kind, "classes": ["a"], "config": {"data": {"dataset": "folder", **data}}}, "a file")
+    return parse_card({"kind": kind, "classes": ["a"], "config": {"data": {"dataset": "folder", **data}}}, "a file")
 
 
 def test_most_memory_is_a_gibibyte_or_many_times_what_is_seen():
-    assert most_memory(about(size=224, test_short_side=256)) == LEAST == 2**30
+    assert get_arena_limit(about(size=224, test_short_side=256)) == LEAST == 2**30
     clips = {"frames": 32, "test_short_side": 256, "test_clips": 10, "test_crops": 3}
-    assert most_memory(about(**clips)) == 64 * 8 * 3 * 32 * 256 * 256 * 4
+    assert get_arena_limit(about(**clips)) == 64 * 8 * 3 * 32 * 256 * 256 * 4

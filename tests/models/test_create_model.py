@@ -18,7 +18,7 @@ from cgnl.surgery import BLOCKS, inserted
 small = functools.partial(create_model, "resnet18", num_classes=4)
 
 
-def input_of(network: str) -> torch.Tensor:
+def make_input(network: str) -> torch.Tensor:
     return torch.randn(2, 3, 8, 32, 32) if network.startswith(("c2d", "i3d")) else torch.randn(2, 3, 32, 32)
 
 
@@ -49,12 +49,12 @@ def test_create_model_builds(network, block):
     with torch.device("meta"):
         model = create_model(network, block=block, num_classes=7)
         if is_detector(network):
-            dense_pass(model, input_of(network))
+            dense_pass(model, make_input(network))
         else:
-            assert model(input_of(network)).shape == (2, 7)
+            assert model(make_input(network)).shape == (2, 7)
     expected = [f"{place}_{block}" for place in cgnl.placement(network)] if block else []
     assert list(inserted(model)) == expected
-    assert {module.ndim for module in inserted(model).values()} <= {input_of(network).ndim - 2}
+    assert {module.ndim for module in inserted(model).values()} <= {make_input(network).ndim - 2}
 
 
 def test_create_model_places_five_blocks():
@@ -91,7 +91,7 @@ def test_create_model_caffe_strides_on_the_1x1(depth):
 def test_create_model_fresh_block_changes_nothing(block):
     plain, model = small().eval(), small(block=block).eval()
     model.load_state_dict(plain.state_dict(), strict=False)
-    x = input_of("resnet18")
+    x = make_input("resnet18")
     assert torch.equal(model(x), plain(x))
 
 
@@ -197,9 +197,9 @@ def test_create_model_every_parameter_learns():
 def test_create_model_puts_a_head_in_place_of_the_average(network, head):
     with torch.device("meta"):
         model = create_model(network, head=head, reduced=32, num_classes=7)
-        assert model(input_of(network)).shape == (2, 7)
+        assert model(make_input(network)).shape == (2, 7)
     pool = second_order_pools(model)["avgpool"]
-    assert (pool.kind, pool.reduced, pool.ndim) == (head, 32, input_of(network).ndim - 2)
+    assert (pool.kind, pool.reduced, pool.ndim) == (head, 32, make_input(network).ndim - 2)
     assert model.get_submodule("fc").in_features == pool.features
 
 

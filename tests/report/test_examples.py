@@ -10,7 +10,7 @@ from cgnl import CGNL, explain
 from cgnl.engine.config import load
 from cgnl.engine.predictions import Prediction
 from cgnl.report.examples import (
-    Picture,
+    Figure,
     choose_examples,
     find_strongest,
     make_thumbnail,
@@ -75,4 +75,4 @@ def test_find_strongest_is_where_theta_is_largest(ndim, size, grid):
 
 
 def test_picture_lies_in_the_page():
-    assert Picture(b"\x00\x01", "two bytes").url == "data:image/webp;base64,AAE="
+    assert Figure(b"\x00\x01", "two bytes").url == "data:image/webp;base64,AAE="

@@ -202,8 +202,8 @@ def complexity(folder: Path, device: str | None = None) -> list[Path]:
 def from_csv(table: Path) -> list[Path]:
     """Write tables and plots from points that were measured before, into their folder."""
     points = report.read_points(table)
-    text, picture, growth = (table.with_name(name) for name in ("complexity.md", "complexity.png", "growth.png"))
+    text, image, growth = (table.with_name(name) for name in ("complexity.md", "complexity.png", "growth.png"))
     write_text(text, report.markdown(points))
-    report.plot(points, picture)
+    report.plot(points, image)
     report.plot_time(points, growth)
-    return [text, picture, growth]
+    return [text, image, growth]

@@ -14,7 +14,7 @@ Action = Literal["check", "show", "draw", "shrink", "pack", "convert"]
 WORDS = {"check": "FOLDER", "show": "ROOT", "draw": "FOLDER", "shrink": "ROOT OUT", "pack": "ROOT OUT"}
 WORDS |= {"convert": "cityscapes ROOT OUT"}
 """Action -> the words that follow it."""
-PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+IMAGES = (".png", ".jpg", ".jpeg", ".webp")
 IMPLIED = {"labels": "csv", "shard_cache": "shards"}
 """Option -> the layout that it is for; others are for COCO."""
 
@@ -112,8 +112,8 @@ def _show(
     root: str, dataset: str | None, recipe: str | None, settings: dict[str, Any], epoch: int, target: Path
 ) -> None:
     """Draw a training batch as the network sees it."""
-    if target.suffix.lower() not in PICTURES:
-        raise ValueError(f"{target} must end in {', '.join(PICTURES)}")
+    if target.suffix.lower() not in IMAGES:
+        raise ValueError(f"{target} must end in {', '.join(IMAGES)}")
     if epoch < 1:
         raise ValueError(f"epoch = {epoch} must be at least 1")
     if root in SYNTHETIC and dataset is None and not Path(root).exists():
@@ -186,6 +186,6 @@ def _convert(root: str, out: str) -> None:
     splits = convert(root, out, say=say)
     say("", f"{'split':8} {'images':>10} {'objects':>10} {'crowds':>10} {f'below {SMALLEST} pixels':>16}")
     for name, split in splits.items():
-        say(f"{name:8} {split.pictures:10,} {split.objects:10,} {split.crowds:10,} {split.too_small:16,}")
+        say(f"{name:8} {split.images:10,} {split.objects:10,} {split.crowds:10,} {split.too_small:16,}")
     if bad := sum(len(split.problems) for split in splits.values()):
         raise ValueError(f"{counted(bad, 'image')} left out")

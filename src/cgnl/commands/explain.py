@@ -9,7 +9,7 @@ from ..engine.values import PositiveInt
 from ..extras import need
 from ..text import say
 
-PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
+IMAGES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
 
 def explain(
@@ -53,8 +53,8 @@ def explain(
         device: cpu, cuda, or auto.
     """
     target, video, position = Path(output), Path(output).suffix.lower() == ".mp4", _parse_position(at)
-    if not video and target.suffix.lower() not in PICTURES:
-        raise ValueError(f"{output} must end in {', '.join(PICTURES)} or .mp4")
+    if not video and target.suffix.lower() not in IMAGES:
+        raise ValueError(f"{output} must end in {', '.join(IMAGES)} or .mp4")
     if save and Path(save).suffix != ".npz":
         raise ValueError(f"{save} must end in .npz")
     need("matplotlib", "explain")

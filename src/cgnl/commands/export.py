@@ -31,16 +31,16 @@ def export(checkpoint: str, out: str) -> None:
         raise ValueError(f"{beside} is not the card of an export, and would be overwritten: choose another name")
     from ..atomic_io import make_folder, whole_file, write_text
     from ..engine.checkpoint import open_trained
-    from ..export.card import make_card, own_size
+    from ..export.card import get_input_size, make_card
     from ..export.files import format_shape, to_file, to_folder
 
     trained = open_trained(checkpoint)
     make_folder(target if folder else target.parent)
     card, written = make_card(trained), [out if folder else str(target)]
     if folder:
-        content, agreement = to_folder(trained.network, target, card, own_size(trained))
+        content, agreement = to_folder(trained.network, target, card, get_input_size(trained))
     else:
-        content, agreement = to_file(trained.network, target.suffix, card, own_size(trained))
+        content, agreement = to_file(trained.network, target.suffix, card, get_input_size(trained))
         with whole_file(target) as file:
             file.write(content)
     if beside is not None:

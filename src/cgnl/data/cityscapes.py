@@ -16,7 +16,7 @@ from ..atomic_io import make_folder, write_text
 from ..extras import need
 from .detection import encode
 from .images import check_size, read_image
-from .index import UnreadableError, is_image_file, new_folder
+from .index import UnreadableError, is_image_file, require_new_folder
 
 CLASSES = {"person": 24, "rider": 25, "car": 26, "truck": 27, "bus": 28, "train": 31, "motorcycle": 32, "bicycle": 33}
 """Classes with instances -> their ids in Cityscapes."""
@@ -53,7 +53,7 @@ class Region(NamedTuple):
 class Converted:
     """Statistics of a split."""
 
-    pictures: int = 0
+    images: int = 0
     objects: int = 0
     crowds: int = 0
     too_small: int = 0
@@ -77,7 +77,7 @@ def convert(root: Path | str, out: Path | str, say: Callable[[str], None] = prin
     root, out = Path(root), Path(out)
     if not (root / "leftImg8bit" / "train").is_dir():
         raise ValueError(f"{root} is not Cityscapes: it has no folder leftImg8bit/train")
-    new_folder(out)
+    require_new_folder(out)
     need("faster_coco_eval", "detection")
     splits = [split for split in ("train", "val") if (root / "leftImg8bit" / split).is_dir()]
     threads = torch.get_num_threads()
@@ -91,37 +91,37 @@ def convert(root: Path | str, out: Path | str, say: Callable[[str], None] = prin
 def _convert_split(root: Path, out: Path, split: str, say: Callable[[str], None]) -> Converted:
     """Write one annotation file and its images."""
     found = sorted((root / "leftImg8bit" / split).glob("*/*_leftImg8bit.*"))
-    pictures = [path for path in found if is_image_file(path)]
-    if not pictures:
+    files = [path for path in found if is_image_file(path)]
+    if not files:
         raise ValueError(f"{root / 'leftImg8bit' / split} holds no pictures such as CITY/NAME_leftImg8bit.png")
     done, images, annotations = Converted(), [], []
     (out / split).mkdir(parents=True)
     said = time.monotonic()
-    for number, picture in enumerate(pictures, start=1):
-        name = f"{picture.stem.removesuffix('_leftImg8bit')}_gtFine_polygons.json"
+    for number, file in enumerate(files, start=1):
+        name = f"{file.stem.removesuffix('_leftImg8bit')}_gtFine_polygons.json"
         try:
-            height, width = read_image(picture).shape[1:]
-            polygons = read_polygons(root / "gtFine" / split / picture.parent.name / name)
+            height, width = read_image(file).shape[1:]
+            polygons = read_polygons(root / "gtFine" / split / file.parent.name / name)
         except UnreadableError as error:
             done.problems.append(str(error))
             say(str(error))
             continue
-        images.append({"id": number, "file_name": picture.name, "height": height, "width": width})
+        images.append({"id": number, "file_name": file.name, "height": height, "width": width})
         for region in regions(polygons, height, width):
             if region.mask.sum() < SMALLEST:
                 done.too_small += 1
                 continue
             row = {"id": len(annotations) + 1, "image_id": number, "category_id": CLASSES[region.name]}
             annotations.append(row | {"iscrowd": int(region.is_crowd), **_describe_mask(region, height, width)})
-        _link(picture, out / split / picture.name)
-        if (now := time.monotonic()) - said >= SECONDS or number == len(pictures):
-            say(f"{split}: {number:,} of {len(pictures):,} pictures")
+        _link(file, out / split / file.name)
+        if (now := time.monotonic()) - said >= SECONDS or number == len(files):
+            say(f"{split}: {number:,} of {len(files):,} pictures")
             said = now
     categories = [{"id": number, "name": name} for name, number in CLASSES.items()]
     content = json.dumps({"images": images, "annotations": annotations, "categories": categories})
     make_folder(out / "annotations")
     write_text(out / "annotations" / f"instances_{split}.json", content)
-    done.pictures, done.crowds = len(images), sum(row["iscrowd"] for row in annotations)
+    done.images, done.crowds = len(images), sum(row["iscrowd"] for row in annotations)
     done.objects = len(annotations) - done.crowds
     return done
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text import first_line
-from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, existing_folder, inside
+from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, require_folder, require_inside
 
 SMALLEST = 1e-3
 """Pixels: a shorter side vanishes in float32."""
@@ -32,7 +32,7 @@ def coco(
         test_annotations: the file for testing.
         test_images: the images that one names.
     """
-    root = existing_folder(root)
+    root = require_folder(root)
     train = root / annotations if annotations else _find(root, ("train",))
     if train is None:
         raise ValueError(f"{root} has no annotations/instances_train*.json: let annotations name the file")
@@ -79,7 +79,7 @@ def _find(root: Path, splits: Iterable[str]) -> Path | None:
 def _image_folder(root: Path, annotations: Path, given: str | None) -> Path:
     """The folder of the images of an annotation file."""
     if given is not None:
-        return existing_folder(root / given)
+        return require_folder(root / given)
     name = annotations.stem.partition("_")[2]
     places = [root / name, root / "images" / name, root / name.rstrip("0123456789"), root / "images"]
     return next((place for place in places if name and place.is_dir()), root)
@@ -169,7 +169,7 @@ def _images(source: Path, content: dict[str, Any], folder: Path) -> dict[int, di
             raise ValueError(f"{source} lists image {row['id']} twice")
         if not all(_is_id(row.get(side)) and row[side] > 0 for side in ("height", "width")):
             raise ValueError(f"{source} does not say the height and width of image {row['id']} ({row['file_name']})")
-        images[row["id"]] = {**row, "path": folder / inside(row["file_name"], source)}
+        images[row["id"]] = {**row, "path": folder / require_inside(row["file_name"], source)}
     return images
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from ..extras import need
 from .images import read_image
 from .index import Object, Scene, UnreadableError
-from .loading import EpochSample, first_readable, pack, unpack
+from .loading import EpochSample, pack, read_first, unpack
 from .transforms import generator, integer
 
 Target = dict[str, Tensor]
@@ -44,7 +44,7 @@ class DetectionBatch(NamedTuple):
         names = ("pixels", "boxes", "labels", "masks")
         return self._replace(**{name: getattr(self, name).to(device, non_blocking=True) for name in names})
 
-    def pictures(self) -> list[Tensor]:
+    def images(self) -> list[Tensor]:
         """The images as torchvision's detectors take them: float32 [3, H, W] from 0 to 1."""
         return [pixels / 255 for pixels in unpack(self.pixels, [(3, *shape) for shape in self.shapes])]
 
@@ -61,13 +61,13 @@ class DetectionTrainSet(Dataset[DetectionBatch]):
     def __init__(self, scenes: Sequence[Scene], seed: int, flip: bool, bad_limit: int):
         self.scenes, self.seed, self.flip, self.bad_limit = scenes, seed, flip, bad_limit
 
-    def __getitems__(self, places: Sequence[EpochSample]) -> DetectionBatch:
+    def __getitems__(self, keys: Sequence[EpochSample]) -> DetectionBatch:
         count, limit = len(self.scenes), self.bad_limit
-        return _batch([first_readable(partial(self._read, place), place.sample, count, limit) for place in places])
+        return _batch([read_first(partial(self._read, key), key.sample, count, limit) for key in keys])
 
-    def _read(self, place: EpochSample, index: int) -> tuple[Tensor, Target]:
+    def _read(self, key: EpochSample, index: int) -> tuple[Tensor, Target]:
         pixels, target = read_scene(self.scenes[index]), make_target(self.scenes[index])
-        is_flipped = self.flip and integer(0, 2, generator(self.seed, *place))
+        is_flipped = self.flip and integer(0, 2, generator(self.seed, *key))
         return horizontal_flip(pixels, target) if is_flipped else (pixels, target)
 
 
@@ -78,7 +78,7 @@ class DetectionEvalSet(Dataset[DetectionBatch]):
         self.scenes = scenes
 
     def __getitems__(self, indices: Sequence[int]) -> DetectionBatch:
-        return _batch([first_readable(self._read, index, len(self.scenes)) for index in indices])
+        return _batch([read_first(self._read, index, len(self.scenes)) for index in indices])
 
     def _read(self, index: int) -> tuple[Tensor, Target]:
         scene = self.scenes[index]

@@ -130,7 +130,7 @@ def hold_out(index: DatasetIndex, share: float) -> DatasetIndex:
     return replace(index, splits=index.splits | {"train": train, "test": test})
 
 
-def at_most(index: DatasetIndex, limit: int) -> DatasetIndex:
+def limit_training(index: DatasetIndex, limit: int) -> DatasetIndex:
     """Keep no more than ``limit`` training samples, spread over the classes as evenly as possible."""
     seen: Counter[int] = Counter()
     turns: dict[File, int] = {}
@@ -199,7 +199,7 @@ def sort_classes(labels: Iterable[str]) -> list[str]:
     return sorted(labels, key=lambda label: (int(label), label)) if numbers else sorted(labels)
 
 
-def untrained(index: DatasetIndex) -> tuple[str, ...]:
+def find_untrained(index: DatasetIndex) -> tuple[str, ...]:
     """The classes without a training sample."""
     trained = {label for sample in index.splits["train"] for label in sample.labels}
     return tuple(name for label, name in enumerate(index.classes) if label not in trained)
@@ -211,7 +211,7 @@ def name_some(names: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
-def inside(name: str, source: Path) -> str:
+def require_inside(name: str, source: Path) -> str:
     """Return a name from an annotation file, or raise if it leads out of the dataset."""
     path = PureWindowsPath(name)
     if path.anchor or ".." in path.parts:
@@ -219,14 +219,14 @@ def inside(name: str, source: Path) -> str:
     return name
 
 
-def existing_folder(path: Path | str) -> Path:
+def require_folder(path: Path | str) -> Path:
     """Return the path, or raise if it is not a folder."""
     if not Path(path).is_dir():
         raise ValueError(f"{path} is not a folder")
     return Path(path)
 
 
-def new_folder(path: Path | str) -> Path:
+def require_new_folder(path: Path | str) -> Path:
     """Return the path, or raise if it exists and is not an empty folder."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -102,7 +102,7 @@ def unpack(row: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def first_readable(
+def read_first(
     read: Callable[[int], T], sample: int, count: int, bad_limit: int = 0
 ) -> tuple[T | None, int, tuple[str, ...]]:
     """Read a sample, or one of the ``bad_limit`` next; also return its number and what is wrong with the others."""
@@ -135,44 +135,44 @@ class TrainSet(Dataset[Item]):
         self.augmentation = augmentation
         self.resize_later = resize_later and view.size is not None and not augmentation.changes_samples
 
-    def __getitem__(self, place: EpochSample) -> Item:
-        item = self._load(place)
+    def __getitem__(self, key: EpochSample) -> Item:
+        item = self._load(key)
         if item.pixels is None:
             return item
-        return item._replace(pixels=self._finish([place], [item.pixels], [item.flip])[0], flip=False)
+        return item._replace(pixels=self._finish([key], [item.pixels], [item.flip])[0], flip=False)
 
-    def __getitems__(self, places: Sequence[EpochSample]) -> Batch:
-        items, size = [self._load(place) for place in places], self.view.size
-        read = [(p, item.pixels, item.flip) for p, item in zip(places, items, strict=True) if item.pixels is not None]
+    def __getitems__(self, keys: Sequence[EpochSample]) -> Batch:
+        items, size = [self._load(key) for key in keys], self.view.size
+        read = [(p, item.pixels, item.flip) for p, item in zip(keys, items, strict=True) if item.pixels is not None]
         if not read:
             return collate(items)
         found, crops, flips = zip(*read, strict=True)
         if size is not None:
             crops = [resize(part, size, size) if max(part.shape[-2:]) > 2 * size else part for part in crops]
-        how = self.augmentation.draw_mix(self.seed, places[0].epoch, [place.sample for place in places])
+        how = self.augmentation.draw_mix(self.seed, keys[0].epoch, [key.sample for key in keys])
         if not self.resize_later:
             return _batch(items, self._finish(found, crops, flips))._replace(mix=how)
         shapes = tuple(tuple(part.shape) for part in crops)
         return _batch(items, pack(crops))._replace(shapes=shapes, flips=flips, size=size, mix=how)
 
-    def _finish(self, places: Sequence[EpochSample], crops: Sequence[Tensor], flips: Sequence[bool]) -> Tensor:
+    def _finish(self, keys: Sequence[EpochSample], crops: Sequence[Tensor], flips: Sequence[bool]) -> Tensor:
         """Resize, flip and augment crops."""
         size, how = self.view.size, self.augmentation
         squares = torch.stack(list(crops)) if size is None else resize_all(crops, flips, size)
         if not how.changes_samples:
             return squares
-        return torch.stack([augment(part, how, self.seed, *p) for part, p in zip(squares, places, strict=True)])
+        return torch.stack([augment(part, how, self.seed, *p) for part, p in zip(squares, keys, strict=True)])
 
-    def _load(self, place: EpochSample) -> Item:
+    def _load(self, key: EpochSample) -> Item:
         """The random crop of a sample, not yet resized and flipped."""
-        read = partial(self._read, place)
-        found, index, problems = first_readable(read, place.sample, len(self.source), self.bad_limit)
+        read = partial(self._read, key)
+        found, index, problems = read_first(read, key.sample, len(self.source), self.bad_limit)
         if found is None:
             return Item(None, -1, index, problems)
         return Item(found[0], self.source.label(index), index, problems, flip=found[1])
 
-    def _read(self, place: EpochSample, index: int) -> tuple[Tensor, bool]:
-        view, source = self.view, generator(self.seed, *place)
+    def _read(self, key: EpochSample, index: int) -> tuple[Tensor, bool]:
+        view, source = self.view, generator(self.seed, *key)
         pixels = self.source.read(index, lambda n: clip_indices(n, view.frames, view.stride, generator=source))
         return (pixels, False) if view.size is None else random_crop(pixels, source, view.area, view.flip)
 
@@ -184,7 +184,7 @@ class EvalSet(Dataset[Item]):
         self.source, self.view = source, view
 
     def __getitem__(self, index: int) -> Item:
-        pixels, _, problems = first_readable(self._views, index, len(self.source))
+        pixels, _, problems = read_first(self._views, index, len(self.source))
         return Item(pixels, self.source.label(index), index, problems)
 
     def _views(self, index: int) -> Tensor:
@@ -275,7 +275,7 @@ def balance(order: Sequence[int], labels: Sequence[int], source: torch.Generator
     for turn, samples in enumerate(by_class.values()):
         draws = range(each + (turn < more))
         chosen += [samples[n % len(samples)] + n // len(samples) * len(order) for n in draws]
-    return [chosen[place] for place in torch.randperm(len(chosen), generator=source).tolist()]
+    return [chosen[i] for i in torch.randperm(len(chosen), generator=source).tolist()]
 
 
 def group_shards(order: Sequence[int], shards: Sequence[int], window: int) -> list[int]:
@@ -322,7 +322,7 @@ def _batch(items: Sequence[Item], pixels: Tensor) -> Batch:
     return Batch(pixels, labels.clone(), samples.clone(), problems)
 
 
-def loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bool = False) -> DataLoader:
+def make_loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bool = False) -> DataLoader:
     """A loader of these batches. Samples cached on a device need ``workers=0``: its own process reads them."""
     return DataLoader(
         dataset,

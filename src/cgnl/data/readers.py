@@ -19,12 +19,12 @@ from .index import (
     DatasetIndex,
     Kind,
     Sample,
-    existing_folder,
-    inside,
     is_image_file,
     is_video_file,
     name_some,
     name_splits,
+    require_folder,
+    require_inside,
     sort_classes,
     walk,
 )
@@ -84,7 +84,7 @@ def find_layout(root: Path) -> str | None:
 
 def _folder(root: Path | str, kind: Kind | None) -> DatasetIndex:
     """Find the splits of a folder of class folders."""
-    root = existing_folder(root)
+    root = require_folder(root)
     if layout := find_layout(root):
         name = MARKERS[layout][0]
         raise ValueError(f"{root} looks like {name}: say dataset={layout}, or in training data.dataset={layout}")
@@ -106,7 +106,7 @@ def cub(root: Path | str) -> DatasetIndex:
     listed: dict[str, list[tuple[Path, str]]] = {"train": [], "test": []}
     keys = {str(number): classes[number] for number in sorted(classes)}
     for number, name in _numbered(home / "images.txt").items():
-        path = home / "images" / inside(name, home / "images.txt")
+        path = home / "images" / require_inside(name, home / "images.txt")
         if labels.get(number) not in keys:
             raise ValueError(f"{home / 'image_class_labels.txt'} gives image {number} ({name}) no class of classes.txt")
         if is_training.get(number) not in ("0", "1"):
@@ -150,7 +150,7 @@ def pets(root: Path | str) -> DatasetIndex:
             if line.startswith("#"):
                 continue
             name, *numbers = line.split()
-            breed, _, number = inside(name, source).rpartition("_")
+            breed, _, number = require_inside(name, source).rpartition("_")
             if not breed or len(numbers) != 3 or min(map(_whole, (number, *numbers))) < 0 or int(numbers[0]) < 1:
                 raise ValueError(f"{source}, line {row}: {line!r} is not an image, class, species and breed")
             label = int(numbers[0])
@@ -193,7 +193,7 @@ def ucf101(root: Path | str, split: int = 1) -> DatasetIndex:
         source = lists / f"{name}list{split:02}.txt"
         for number, line in _lines(source):
             video, _, given = line.rpartition(" ") if name == "train" else (line, "", "")
-            class_name = inside(video, source).rpartition("/")[0]
+            class_name = require_inside(video, source).rpartition("/")[0]
             if class_name not in classes or (name == "train" and numbered.get(_whole(given)) != class_name):
                 raise ValueError(f"{source}, line {number}: {line!r} is not a video in the folder of its class")
             rows.append((videos / video, class_name))
@@ -202,7 +202,7 @@ def ucf101(root: Path | str, split: int = 1) -> DatasetIndex:
 
 def kinetics400(root: Path | str) -> DatasetIndex:
     """Kinetics-400: ``train.csv`` and ``val.csv`` in ``root`` or ``annotations``, videos in ``train`` and ``val``."""
-    root = existing_folder(root)
+    root = require_folder(root)
     clips = _kinetics_clips(root)
     index = _kinetics(root, clips)
     pairs = ((split, len(index.splits[split]), len(listed)) for split, listed in clips.items())
@@ -220,7 +220,7 @@ def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> Datas
         lists: folder of ``train_ytid_list.txt`` and ``val_ytid_list.txt``; default ``root`` or its
             ``mini-kinetics-200``.
     """
-    root = existing_folder(root)
+    root = require_folder(root)
     places = [root, root / "mini-kinetics-200"] if lists is None else [Path(lists)]
     place = _first(places, holding="train_ytid_list.txt")
     if place is None:
@@ -228,7 +228,7 @@ def mini_kinetics200(root: Path | str, lists: Path | str | None = None) -> Datas
     clips, wanted = {}, {}
     for split, listed in _kinetics_clips(root).items():
         source = place / f"{'train' if split == 'train' else 'val'}_ytid_list.txt"
-        wanted[split] = {inside(line, source) for _, line in _lines(source)}
+        wanted[split] = {require_inside(line, source) for _, line in _lines(source)}
         clips[split] = {name: clip for name, clip in listed.items() if clip[0] in wanted[split]}
     index, problems = _kinetics(root, clips), []
     for split, ids in wanted.items():
@@ -246,7 +246,7 @@ def lsa64(root: Path | str, test_signers: Sequence[int] = (9, 10)) -> DatasetInd
         root: the folder.
         test_signers: signers whose clips are the test split; the rest is for training.
     """
-    root = existing_folder(root)
+    root = require_folder(root)
     if not test_signers:
         raise ValueError("test_signers is empty: name the signers to test on, such as 9 and 10")
     found = [path for depth in ("*", "*/*", "*/*/*") for path in root.glob(depth) if is_video_file(path)]
@@ -285,12 +285,12 @@ def labelled(root: Path | str, labels: str | None = None) -> DatasetIndex:
         labels: the CSV file, in ``root`` or with its whole path; default ``labels.csv``. A split is train, test or
             val (validation), which is tested on where there is no test. Other columns are ignored.
     """
-    root = existing_folder(root)
+    root = require_folder(root)
     source = root / (labels or "labels.csv")
     rows: dict[Path, tuple[str, str]] = {}
     repeated: list[Path] = []
     for number, row in _rows(source, ("file", "label")):
-        path = root / inside(row["file"].strip(), source)
+        path = root / require_inside(row["file"].strip(), source)
         label, split = row["label"].strip(), (row.get("split", "train") or "").strip().lower()
         if split not in ("train", *TEST_FOLDERS):
             raise ValueError(f"{source}, line {number}: split = {split!r} is not train, test or val")
@@ -345,7 +345,7 @@ READERS: dict[str, Callable[..., DatasetIndex]] = {r.__name__: r for r in _ALL} 
 
 def _home(root: Path | str, name: str, marker: str, below: str) -> Path:
     """The folder of a dataset, which holds the marker: ``root`` or the one below it."""
-    root = existing_folder(root)
+    root = require_folder(root)
     home = _first([root, root / below], holding=marker)
     if home is None:
         raise ValueError(f"{root} is not {name}: there is no {marker} in it or in its {below}")
@@ -556,7 +556,7 @@ def _add_flat_validation(index: DatasetIndex, val: Path, solution: Path) -> Data
         wnid = row["PredictionString"].split()[0]
         if wnid not in known:
             raise ValueError(f"{solution}, line {number}: there is no class {wnid!r} in train")
-        wnids[inside(row["ImageId"], solution)] = wnid
+        wnids[require_inside(row["ImageId"], solution)] = wnid
     images = {path.stem: path for path, _ in _media(val)}
     test = _samples([(path, wnids[name]) for name, path in images.items() if name in wnids], index.classes)
     problems = _describe_missing([val / f"{name}.JPEG" for name in sorted(wnids.keys() - images.keys())])
@@ -582,7 +582,7 @@ def _kinetics_clips(root: Path) -> dict[str, dict[str, tuple[str, str]]]:
             if not 0 <= start < end:
                 given = f"{row['time_start']} to {row['time_end']}"
                 raise ValueError(f"{source}, line {number}: {given} is not a stretch of time")
-            video, label = inside(row["youtube_id"], source), inside(row["label"], source)
+            video, label = require_inside(row["youtube_id"], source), require_inside(row["label"], source)
             listed[f"{video}_{start:06}_{end:06}"] = video, label
     return clips
 

@@ -23,11 +23,11 @@ from .index import (
     Kind,
     Sample,
     UnreadableError,
-    inside,
     is_image_file,
     is_video_file,
     name_some,
     name_splits,
+    require_inside,
     sort_classes,
 )
 from .stored import StoredFile
@@ -286,7 +286,7 @@ def is_there(root: str) -> bool:
     return Path(root).exists() or ("{" in root and not is_address(root) and Path(expand(root)[0]).exists())
 
 
-def split_of(name: str) -> str:
+def find_split(name: str) -> str:
     """The split that the name of a shard begins with."""
     word = re.match("[a-z]+", name.lower())
     return word[0] if word and word[0] in SPLITS else "train"
@@ -303,7 +303,7 @@ def _index_scanned(root: Path | str, home: Path, paths: list[Path]) -> DatasetIn
             problems.append(f"{path} cannot be read: {error.strerror or first_line(error)}")
             continue
         problems += found
-        listed[split_of(path.relative_to(home).as_posix())] += [(path, row) for row in rows]
+        listed[find_split(path.relative_to(home).as_posix())] += [(path, row) for row in rows]
     every = [(path, row) for rows in listed.values() for path, row in rows]
     if not every:
         raise ValueError(f"{root} holds no samples: {problems[0] if problems else 'the shards are empty'}")
@@ -377,7 +377,7 @@ def _read_entry(entry: Mapping[str, Any], classes: int, home: Path | Stream, pro
     """The samples of one shard; ``problems`` receives what is wrong with the shard itself."""
     name, size = entry["file"], entry["bytes"]
     if not re.fullmatch(
-        r"[A-Za-z0-9_][\w.,+=@-]*(/[A-Za-z0-9_][\w.,+=@-]*)*\.tar", inside(name, Path(INDEX)), re.ASCII
+        r"[A-Za-z0-9_][\w.,+=@-]*(/[A-Za-z0-9_][\w.,+=@-]*)*\.tar", require_inside(name, Path(INDEX)), re.ASCII
     ):
         raise ValueError(f"{name!r} is not the name of a shard")
     if type(size) is not int or size < 0:

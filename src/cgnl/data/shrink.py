@@ -21,7 +21,7 @@ from torch import Tensor
 from ..atomic_io import make_folder, write_text, write_whole
 from ..extras import need
 from .images import to_image
-from .index import UnreadableError, existing_folder, is_image_file, is_video_file, new_folder, walk
+from .index import UnreadableError, is_image_file, is_video_file, require_folder, require_new_folder, walk
 from .video import probe, read_frames
 
 SETTINGS = ".cgnl-shrink.json"
@@ -92,7 +92,7 @@ def shrink(
     if frames < 1 or short_side < 16 or workers < 1:
         given = f"frames = {frames}, short_side = {short_side} and workers = {workers}"
         raise ValueError(f"{given} must be at least 1, 16 and 1")
-    if out.resolve().is_relative_to(existing_folder(root).resolve()):
+    if out.resolve().is_relative_to(require_folder(root).resolve()):
         raise ValueError(f"{out} is in {root}: the copy must be outside")
     need("av", "data")
     clips, others = _find(root, frame_folders)
@@ -142,7 +142,7 @@ def _start_or_resume(out: Path, size: Size) -> None:
     settings = json.dumps(asdict(size))
     file = out / SETTINGS
     if not file.is_file():
-        new_folder(out)
+        require_new_folder(out)
         make_folder(out)
         write_text(file, settings)
     elif (made_with := file.read_text(encoding="utf-8")) != settings:
@@ -204,8 +204,8 @@ def _write_video(pixels: Tensor, rate: Fraction, path: Path) -> None:
         stream.codec_context.thread_count = 1
         stream.options = X264 if codec == "libx264" else {"qmin": "2", "qmax": "3"}
         for frame in pixels:
-            picture = frame.permute(1, 2, 0).contiguous().numpy()
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            image = frame.permute(1, 2, 0).contiguous().numpy()
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         container.mux(stream.encode())
 
 

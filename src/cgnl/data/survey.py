@@ -12,7 +12,7 @@ from typing import Any
 from ..text import counted, escape
 from .check import count_labels, find_faults
 from .images import read_image
-from .index import DatasetIndex, Scene, UnreadableError, existing_folder, is_image_file, is_video_file, walk
+from .index import DatasetIndex, Scene, UnreadableError, is_image_file, is_video_file, require_folder, walk
 from .readers import MARKERS, READERS, TEST_FOLDERS, find_layout
 from .video import probe
 
@@ -70,7 +70,7 @@ class Survey:
 
 def survey(root: Path | str) -> Survey:
     """Find out what a folder holds, or raise in a sentence why a network cannot be trained on it."""
-    root = existing_folder(root)
+    root = require_folder(root)
     layout, given = recognise(root)
     if layout == "folder":
         _require_class_folders(root)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .images import to_image
-from .index import new_folder
+from .index import require_new_folder
 from .transforms import Box, generator, integer, uniform
 
 COLOURS = {
@@ -101,7 +101,7 @@ def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str
     """Write samples to class folders of a new folder, as PNG files or folders of them, and return the classes."""
     if count < 1:
         raise ValueError(f"count = {count} must be at least 1")
-    root = new_folder(root)
+    root = require_new_folder(root)
     classes, sample = SYNTHETIC[dataset]
     for index in range(count):
         drawing = sample(seed, index)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..extras import need
 from ..text import counted, first_line
-from .index import SPLITS, DatasetIndex, Sample, UnreadableError, existing_folder, inside, name_splits
+from .index import SPLITS, DatasetIndex, Sample, UnreadableError, name_splits, require_folder, require_inside
 from .stored import StoredFile
 
 
@@ -33,7 +33,7 @@ class Cell(StoredFile):
 
 def hf(root: Path | str) -> DatasetIndex:
     """A folder that ``save_to_disk`` wrote, with a column of images and one of class labels."""
-    root = existing_folder(root)
+    root = require_folder(root)
     _check_names(root)
     library = need("datasets", "hf")
     library.disable_progress_bars()
@@ -85,4 +85,4 @@ def _check_names(root: Path) -> None:
         except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
             raise ValueError(f"{file} is damaged") from None
         for name in listed:
-            inside(name, file)
+            require_inside(name, file)

@@ -139,11 +139,11 @@ def _check_bytes(path: File, count: int, height: int, width: int) -> None:
         raise UnreadableError(path, f"{frames} are too many at once: at most {MAX_BYTES:,} bytes are read")
 
 
-def _stack(pictures: dict[int, Tensor], indices: Sequence[int], height: int, width: int) -> Tensor:
+def _stack(decoded: dict[int, Tensor], indices: Sequence[int], height: int, width: int) -> Tensor:
     """The frames in the order of ``indices``, with repeats."""
     frames = torch.empty(len(indices), 3, height, width, dtype=torch.uint8)
     for frame, index in zip(frames, indices, strict=True):
-        frame.copy_(pictures[index])
+        frame.copy_(decoded[index])
     return frames  # [T, 3, H, W]
 
 
@@ -168,19 +168,19 @@ def _read_folder(folder: Path, indices: Sequence[int] | Pick, resize: Resize | N
     """Read frames that are images."""
     files = _frame_files(folder)
     indices = _resolve(folder, indices, len(files))
-    pictures: dict[int, Tensor] = {}
+    decoded: dict[int, Tensor] = {}
     height = width = 0
     size = 0, 0
     for index in sorted(set(indices)):
-        picture = read_image(files[index])
-        if not pictures:
-            height, width = picture.shape[1:]
+        image = read_image(files[index])
+        if not decoded:
+            height, width = image.shape[1:]
             size = resize(height, width) if resize else (height, width)
             _check_bytes(folder, len(indices), *size)
-        if picture.shape[1:] != (height, width):
+        if image.shape[1:] != (height, width):
             raise UnreadableError(files[index], f"the other frames are {width} x {height} pixels")
-        pictures[index] = resize_by_area(picture, *size) if resize else picture
-    return _stack(pictures, indices, *size)
+        decoded[index] = resize_by_area(image, *size) if resize else image
+    return _stack(decoded, indices, *size)
 
 
 # PyAV
@@ -276,28 +276,28 @@ def _find_by_time(path: File, info: VideoInfo, wanted: Collection[int], to_rgb: 
     """Decode from key frames, find frames by the times of their packets; None if the decoder departs from these."""
     shown = sorted(packet.time for packet in info.packets if packet.is_shown and packet.time is not None)
     numbers = {shown[index]: index for index in wanted}
-    pictures: dict[int, Tensor] = {}
+    decoded: dict[int, Tensor] = {}
     latest = shown[0] - 1
     with closing(_decode(path, _needed(info.packets, numbers))) as frames:
         for frame in frames:
             if frame.pts in numbers:
                 if frame.is_corrupt or frame.pts <= latest:
                     return None
-                pictures[numbers[frame.pts]] = to_rgb(frame)
+                decoded[numbers[frame.pts]] = to_rgb(frame)
             latest = latest if frame.pts is None else frame.pts
-    return pictures if len(pictures) == len(numbers) else None
+    return decoded if len(decoded) == len(numbers) else None
 
 
 def _find_by_count(path: File, info: VideoInfo, wanted: Collection[int], to_rgb: ToRGB) -> dict[int, Tensor]:
     """Decode from the start and count."""
-    pictures: dict[int, Tensor] = {}
+    decoded: dict[int, Tensor] = {}
     with closing(_decode(path, range(len(info.packets)))) as frames:
         for number, frame in enumerate(frames):
             if number in wanted:
-                pictures[number] = to_rgb(frame)
-            if len(pictures) == len(wanted):
-                return pictures
-    missing = min(set(wanted) - pictures.keys())
+                decoded[number] = to_rgb(frame)
+            if len(decoded) == len(wanted):
+                return decoded
+    missing = min(set(wanted) - decoded.keys())
     raise UnreadableError(path, f"frame {missing} of {info.frames} does not decode")
 
 
@@ -314,10 +314,10 @@ def _read_pyav(path: File, indices: Sequence[int] | Pick, resize: Resize | None)
         return torch.from_numpy(pixels).permute(2, 0, 1)  # [3, H, W]
 
     wanted = set(indices)
-    pictures = _find_by_time(path, info, wanted, to_rgb) if _has_times(info) else None
-    if pictures is None:
-        pictures = _find_by_count(path, info, wanted, to_rgb)
-    return _stack(pictures, indices, height, width)
+    decoded = _find_by_time(path, info, wanted, to_rgb) if _has_times(info) else None
+    if decoded is None:
+        decoded = _find_by_count(path, info, wanted, to_rgb)
+    return _stack(decoded, indices, height, width)
 
 
 # torchcodec

@@ -7,7 +7,7 @@ from typing import Any
 from ..extras import need
 from ..text import first_line
 from .coco import make_object
-from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, UnreadableError, existing_folder, is_image_file
+from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, UnreadableError, is_image_file, require_folder
 
 SPLITS = {"train": ("train",), "test": ("test", "val", "valid")}
 LONGEST = 2**18
@@ -20,7 +20,7 @@ def yolo(root: Path | str) -> DatasetIndex:
     ``images/train`` and ``labels/train`` (or ``train/images`` and ``train/labels``), the same for val, valid or test;
     names of the classes in ``data.yaml`` or ``classes.txt``. Polygons become masks; a box is its own mask.
     """
-    root = existing_folder(root)
+    root = require_folder(root)
     classes = _read_classes(root)
     problems: list[str] = []
     splits, number = {}, 0

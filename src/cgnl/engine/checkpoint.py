@@ -93,7 +93,7 @@ def open_trained(path: Path | str) -> Trained:
     """The network of a checkpoint, ready to be used; a wrong description fails on the meta device, at no cost."""
     path = find_checkpoint(path)
     checkpoint = read(path)
-    weights, about = get_weights(checkpoint, path), described(checkpoint["cgnl"], path)
+    weights, about = get_weights(checkpoint, path), parse_card(checkpoint["cgnl"], path)
     check_size(outline(about, path), weights, path)
     network = build_network(about.config.model, len(about.classes), load=False)
     load_network(network, checkpoint, path)
@@ -111,7 +111,7 @@ def outline(about: Trained, path: Path | str) -> nn.Module:
     return network
 
 
-def described(about: Any, path: Path | str, settings: str = "config") -> Trained:
+def parse_card(about: Any, path: Path | str, settings: str = "config") -> Trained:
     """What a file says of its network, which itself is still missing."""
     try:
         config, kind, classes, ids = build(about[settings]), about["kind"], about["classes"], about.get("ids", ())

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..data.augment import Augmentation
-from ..data.index import DatasetIndex, Kind, Scene, at_most, hold_out, untrained
+from ..data.index import DatasetIndex, Kind, Scene, find_untrained, hold_out, limit_training
 from ..data.loading import View
 from ..data.readers import READERS
 from ..data.sources import FileSource, SyntheticSource
@@ -60,9 +60,9 @@ def open_dataset(data: Data) -> Dataset:
     held_out = "test" not in index.splits
     for _ in range(held_out + (data.test_on == "validation")):
         index = hold_out(index, data.holdout)
-    empty = untrained(index)
+    empty = find_untrained(index)
     if data.limit is not None:
-        index = at_most(index, data.limit)
+        index = limit_training(index, data.limit)
     for split in ("train", "test"):
         if not index.splits[split]:
             few = TOO_FEW if held_out and data.holdout else ""

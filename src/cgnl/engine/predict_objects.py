@@ -25,7 +25,7 @@ class Finding:
     """The objects found in a picture, the surest first; or why it could not be read."""
 
     path: Path
-    picture: int
+    image_id: int
     """Its id in COCO's result format: the number that the file is called by, else its place in the list."""
     classes: tuple[str, ...] = ()
     results: tuple[dict[str, Any], ...] = ()
@@ -43,7 +43,7 @@ def find_objects(trained: Trained, source: Source, device: str = "cpu", threshol
     network = trained.network.to(device).eval()
     set_size(network, trained.config.data, training=False)
     files = [Path(source.name(index)) for index in range(len(source))]
-    for index, (path, number) in enumerate(zip(files, picture_numbers(files), strict=True)):
+    for index, (path, number) in enumerate(zip(files, image_ids(files), strict=True)):
         try:
             pixels = source.read(index, range)
         except UnreadableError as error:
@@ -56,7 +56,7 @@ def find_objects(trained: Trained, source: Source, device: str = "cpu", threshol
         yield Finding(path, number, names, results, pixels, found["masks"][:, 0].cpu() > 0.5)
 
 
-def picture_numbers(paths: Sequence[Path]) -> list[int]:
+def image_ids(paths: Sequence[Path]) -> list[int]:
     """The numbers that files are called by, as COCO's are, if all are and no two are the same; else their places."""
     numbers = [int(path.stem) if path.stem.isascii() and path.stem.isdigit() else None for path in paths]
     found = [number for number in numbers if number is not None]
@@ -91,7 +91,7 @@ def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
     for r in results:
         if r.pixels is not None:
             file = folder / f"{r.path.stem}.png"
-            file = folder / f"{r.path.stem}-{r.picture}.png" if file in written else file
+            file = folder / f"{r.path.stem}-{r.image_id}.png" if file in written else file
             written.add(file)
             to_image(draw(r)).save(file)
         yield r

@@ -39,7 +39,7 @@ def run(test: Test, block: str | None = None) -> Diagnosis:
 
     def find() -> tuple[float, list[Any]]:
         box_ap = 100 * test.run()["test_box_ap"]
-        predicted.append(test.task.found_in_pictures())  # pyright: ignore[reportAttributeAccessIssue]
+        predicted.append(test.task.found_by_image())  # pyright: ignore[reportAttributeAccessIssue]
         return box_ap, predicted[-1]
 
     names = test.task.classifies
@@ -98,12 +98,12 @@ def write(result: Diagnosis, output: Path, title: str) -> list[Path]:
     """Write both tables as CSV, and the plot; return their paths."""
     output = output.with_suffix("") if output.suffix in (".csv", ".png") else output
     make_folder(output.parent)
-    outcomes, groups, picture = (output.with_name(f"{output.name}{end}") for end in (".csv", "_groups.csv", ".png"))
+    outcomes, groups, figure = (output.with_name(f"{output.name}{end}") for end in (".csv", "_groups.csv", ".png"))
     write_rows(result.outcomes, outcomes)
     if result.spreads:
         write_rows(result.spreads, groups)
-    save(plot(result, title), picture, dpi=160)
-    return [outcomes, groups, picture] if result.spreads else [outcomes, picture]
+    save(plot(result, title), figure, dpi=160)
+    return [outcomes, groups, figure] if result.spreads else [outcomes, figure]
 
 
 def write_rows(rows: Sequence[Any], path: Path) -> None:

@@ -16,7 +16,7 @@ from ..data.transforms import Box, crop, resize
 from ..engine.checkpoint import Trained
 from ..engine.predictions import ranked
 from ..engine.tasks.detection import SURE, coco_results, same_objects
-from ..explain.inputs import FileInput, PictureOfObjects
+from ..explain.inputs import DetectorInput, FileInput
 from ..extras import need
 from .maps import COLUMNS, THRESHOLD, Attention, Map, attention, grad_cam
 from .second_order import Pairs, pairs
@@ -111,7 +111,7 @@ def explain_input(
     ``verdict`` says whether the blocks are used; unless given, it is found for this input.
     """
     network, seen = trained.network, shrink(seen.containing(at))
-    if isinstance(seen, PictureOfObjects):
+    if isinstance(seen, DetectorInput):
         if head or with_grad_cam:
             raise ValueError("a detector has no second-order head, and no one class for Grad-CAM")
         return _explain_objects(trained, seen, title, at, block, (group, by_group, columns), verdict)
@@ -135,7 +135,7 @@ def _choose(result: Attention, group: int | None, by_group: bool, columns: int) 
 
 def _explain_objects(
     trained: Trained,
-    seen: PictureOfObjects,
+    seen: DetectorInput,
     title: str,
     at: Sequence[float] | None,
     block: str | None,
@@ -145,16 +145,16 @@ def _explain_objects(
     """The same for a detector, whose blocks are in its backbone."""
     network = trained.network
 
-    def find(_network: nn.Module, pictures: list[Tensor]) -> list[list[dict[str, Any]]]:
-        return [coco_results(found, 0, trained.ids) for found in network(pictures)]
+    def find(_network: nn.Module, images: list[Tensor]) -> list[list[dict[str, Any]]]:
+        return [coco_results(found, 0, trained.ids) for found in network(images)]
 
     with torch.no_grad():
-        found = [row for row in find(network, [seen.picture])[0] if row["score"] >= SURE]
+        found = [row for row in find(network, [seen.image])[0] if row["score"] >= SURE]
     names = dict(zip(trained.ids, trained.classes, strict=True))
     words = ", ".join(f"{names[row['category_id']]} ({row['score']:.1%})" for row in found[:NAMED])
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     result = attention(network, seen.network_input, seen.place(at), block, network.get_submodule("backbone"))
-    verdict = verdict or quick_verdict(network, [[seen.picture]], find, same_objects)
+    verdict = verdict or quick_verdict(network, [[seen.image]], find, same_objects)
     return Row(title, result, seen, _choose(result, *chosen), f"{words or 'Nothing found'}{more}. ", verdict=verdict)
 
 
@@ -212,17 +212,17 @@ def _columns(rows: Sequence[Row], threshold: float, heat: bool, parts: Mapping[s
     count = 1 + max(len(row.panels) for row in rows) + bool(parts)
     figure, axes = _grid(len(rows), count, rows[0].seen)
     for row, line in zip(rows, axes, strict=True):
-        picture = row.seen.original
-        _show(line[0], picture, row.seen)
+        image = row.seen.original
+        _show(line[0], image, row.seen)
         _mark_reference(line[0], row)
         _mark_unused(line[0], row)
         line[0].set_title("reference" if row.reference else "seen", fontsize=8)
         line[0].set_ylabel(row.title, fontsize=9)
         for axis, (shown, outlined) in zip(line[1:], row.panels, strict=False):
-            _panel(axis, row, shown, picture, None, threshold if outlined else None, heat or not outlined)
+            _panel(axis, row, shown, image, None, threshold if outlined else None, heat or not outlined)
             axis.set_title(_label(shown), fontsize=8)
         if parts:
-            _show(line[-1], picture, row.seen)
+            _show(line[-1], image, row.seen)
             for x, y in parts.values():
                 if not (0 <= x < row.seen.width and 0 <= y < row.seen.height):
                     continue
@@ -282,9 +282,9 @@ def _grid(lines: int, columns: int, seen: FileInput, gap: float = 0.5) -> tuple[
     return figure, axes
 
 
-def _show(axis: Any, picture: Tensor, seen: FileInput) -> None:
+def _show(axis: Any, image: Tensor, seen: FileInput) -> None:
     """Show a picture in pixels of the file, and the border of what the network sees of it."""
-    axis.imshow(picture.permute(1, 2, 0).numpy(), extent=(0, seen.width, seen.height, 0), interpolation="antialiased")
+    axis.imshow(image.permute(1, 2, 0).numpy(), extent=(0, seen.width, seen.height, 0), interpolation="antialiased")
     if not seen.whole:
         top, left, *size = seen.box
         for colour, line in (("black", "-"), ("white", (0, (4, 4)))):
@@ -293,16 +293,16 @@ def _show(axis: Any, picture: Tensor, seen: FileInput) -> None:
 
 
 def _panel(
-    axis: Any, row: Row, shown: Map, picture: Tensor, frame: int | None, threshold: float | None, heat: bool
+    axis: Any, row: Row, shown: Map, image: Tensor, frame: int | None, threshold: float | None, heat: bool
 ) -> None:
     """One map over one picture: related patches outlined, and the rest dimmed or the map as colours."""
     box = row.seen.box
     scaled = shown.scaled if frame is None else at_frame(shown, frame, len(row.seen.original))  # [h, w]
     related = None if threshold is None else scaled >= threshold
     if heat:
-        _show(axis, paint(picture, row.seen, lambda part: heated(part, scaled)), row.seen)
+        _show(axis, paint(image, row.seen, lambda part: heated(part, scaled)), row.seen)
     elif related is not None:
-        _show(axis, paint(picture, row.seen, lambda part: dimmed(part, related)), row.seen)
+        _show(axis, paint(image, row.seen, lambda part: dimmed(part, related)), row.seen)
     if related is not None:
         lines = need("matplotlib.collections", "explain").LineCollection
         edges = (outline(related, box.height, box.width) + torch.tensor([box.left, box.top])).numpy()
@@ -358,11 +358,11 @@ def at_frame(shown: Map, frame: int, count: int) -> Tensor:
     return shown.scaled[frame * shown.values.shape[0] // count]
 
 
-def paint(picture: Tensor, seen: FileInput, change: Callable[[Tensor], Tensor]) -> Tensor:
+def paint(image: Tensor, seen: FileInput, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Change the part of a picture [3, H, W] of a file that the network sees, and fade the rest."""
-    box = seen.box_in(*picture.shape[-2:])
-    result = (255 - FADED * (255 - picture.float())).byte()
-    crop(result, box)[:] = change(crop(picture, box))
+    box = seen.box_in(*image.shape[-2:])
+    result = (255 - FADED * (255 - image.float())).byte()
+    crop(result, box)[:] = change(crop(image, box))
     return result
 
 
@@ -380,38 +380,38 @@ def heated(pixels: Tensor, scaled: Tensor) -> Tensor:
     return (0.4 * grey + 0.6 * 255 * torch.from_numpy(colours).permute(2, 0, 1)).byte()
 
 
-def with_reference(picture: Tensor, row: Row, frame: int) -> Tensor:
+def with_reference(image: Tensor, row: Row, frame: int) -> Tensor:
     """Mark the reference patch of a picture [3, H, W] of the file in green, in its own frame only."""
     if row.reference is None or frame != row.frame:
-        return picture
-    down, across = picture.shape[-2] / row.seen.height, picture.shape[-1] / row.seen.width
+        return image
+    down, across = image.shape[-2] / row.seen.height, image.shape[-1] / row.seen.width
     sides = zip(row.reference, (across, down, across, down), strict=True)
     left, top, width, height = (round(side * times) for side, times in sides)
-    inside = torch.zeros(picture.shape[-2:], dtype=torch.bool)
+    inside = torch.zeros(image.shape[-2:], dtype=torch.bool)
     inside[top : top + height, left : left + width] = True
     inside[top + 3 : top + height - 3, left + 3 : left + width - 3] = False
-    return torch.where(inside, torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None], picture)
+    return torch.where(inside, torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None], image)
 
 
-def with_border(picture: Tensor, seen: FileInput) -> Tensor:
+def with_border(image: Tensor, seen: FileInput) -> Tensor:
     """Draw a thin dashed line around what the network sees of a picture [3, H, W] of the file."""
     if seen.whole:
-        return picture
-    height, width = picture.shape[-2:]
+        return image
+    height, width = image.shape[-2:]
     box = seen.box_in(height, width)
     inside = torch.zeros(height, width, dtype=torch.bool)
     crop(inside, box)[:] = True
     crop(inside, Box(box.top + 1, box.left + 1, box.height - 2, box.width - 2))[:] = False
     dashes = (torch.arange(height)[:, None] + torch.arange(width)) // 6 % 2 * 255
-    return torch.where(inside, dashes.byte(), picture)
+    return torch.where(inside, dashes.byte(), image)
 
 
-def fit(pictures: Tensor, least: int, most: int) -> Tensor:
+def fit(images: Tensor, least: int, most: int) -> Tensor:
     """Repeat the pixels of small pictures [.., H, W], or shrink large ones, to about so many pixels in height."""
-    height, width = pictures.shape[-2:]
+    height, width = images.shape[-2:]
     if height > most:
-        return resize(pictures, most, max(1, round(width * most / height)))
-    return enlarge(pictures, max(1, -(-least // height)))
+        return resize(images, most, max(1, round(width * most / height)))
+    return enlarge(images, max(1, -(-least // height)))
 
 
 def enlarge(pixels: Tensor, times: int) -> Tensor:
@@ -422,7 +422,7 @@ def enlarge(pixels: Tensor, times: int) -> Tensor:
 def frames(rows: Sequence[Row]) -> Tensor:
     """Draw heat maps over every frame, the networks below each other: uint8 [T, 3, H, W]."""
     count, panels = len(rows[0].seen.original), 1 + max(len(row.panels) for row in rows)
-    pictures = []
+    images = []
     for t in range(count):
         lines = []
         for row in rows:
@@ -433,8 +433,8 @@ def frames(rows: Sequence[Row]) -> Tensor:
                 line.append(_titled(paint(frame, row.seen, lambda part, heat=heat: heated(part, heat)), _label(shown)))
             line += [torch.zeros_like(line[0])] * (panels - len(line))
             lines.append(torch.cat(line, 2))
-        pictures.append(torch.cat(lines, 1))
-    return torch.stack(pictures)
+        images.append(torch.cat(lines, 1))
+    return torch.stack(images)
 
 
 def _titled(pixels: Tensor, title: str) -> Tensor:
@@ -453,16 +453,16 @@ def save(figure: Any, path: Path, **options: Any) -> None:
         file.write(content.getbuffer())
 
 
-def write_video(pictures: Tensor, path: Path) -> None:
+def write_video(images: Tensor, path: Path) -> None:
     """Write uint8 [T, 3, H, W] to an MP4 file."""
     av = need("av", "data")
-    pictures = F.pad(pictures, (0, pictures.shape[-1] % 2, 0, pictures.shape[-2] % 2))  # the codec needs even sizes
+    images = F.pad(images, (0, images.shape[-1] % 2, 0, images.shape[-2] % 2))  # the codec needs even sizes
     codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=RATE)
-        stream.height, stream.width, stream.pix_fmt = *pictures.shape[-2:], "yuv420p"
+        stream.height, stream.width, stream.pix_fmt = *images.shape[-2:], "yuv420p"
         stream.bit_rate = 4_000_000
-        for picture in pictures:
-            frame = av.VideoFrame.from_ndarray(picture.permute(1, 2, 0).contiguous().numpy(), format="rgb24")
+        for image in images:
+            frame = av.VideoFrame.from_ndarray(image.permute(1, 2, 0).contiguous().numpy(), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

@@ -110,11 +110,11 @@ class FileInput:
 
 
 @dataclass(frozen=True, eq=False)
-class PictureOfObjects(FileInput):
+class DetectorInput(FileInput):
     """A picture for a detector, with the margin on its right and bottom that its backbone sees."""
 
     _: KW_ONLY
-    picture: Tensor
+    image: Tensor
     """What the detector is given, float [3, H, W]."""
     prepared: Tensor
     """What it makes of it for its backbone, [1, 3, H, W]."""
@@ -161,19 +161,19 @@ def read_sample(trained: Trained, source: Source, index: int) -> FileInput:
     return FileInput(pixels, resized, box, height, width, tuple(numbers), **colours)
 
 
-def _prepare(trained: Trained, pixels: Tensor) -> PictureOfObjects:
+def _prepare(trained: Trained, pixels: Tensor) -> DetectorInput:
     """A picture as a detector brings it to its size in a test."""
     set_size(trained.network, trained.config.data, training=False)
     transform, device = trained.network.get_submodule("transform"), next(trained.network.parameters()).device
-    picture = pixels.to(device) / 255
-    batch, _ = transform.eval()([picture])
+    image = pixels.to(device) / 255
+    batch, _ = transform.eval()([image])
     height, width = pixels.shape[-2:]
     (inside,), outside = batch.image_sizes, batch.tensors.shape[-2:]
     rows, columns = (round(n * out / of) for n, out, of in zip((height, width), outside, inside, strict=True))
     original = F.pad(pixels, (0, columns - width, 0, rows - height))
     seen = resize(original, *outside)
     shown = {"original": original, "resized": seen, "crop": Box(0, 0, *outside), "height": rows, "width": columns}
-    return PictureOfObjects(**shown, picture=picture, prepared=batch.tensors)
+    return DetectorInput(**shown, image=image, prepared=batch.tensors)
 
 
 def _words(at: Sequence[float]) -> str:

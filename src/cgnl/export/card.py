@@ -51,7 +51,7 @@ def preprocessing(trained: Trained) -> dict[str, Any]:
     }
 
 
-def own_size(trained: Trained) -> tuple[int, ...]:
+def get_input_size(trained: Trained) -> tuple[int, ...]:
     """[frames,] height and width that the network was made for, or () if a check would take too long."""
     if trained.kind == "objects":
         return ()

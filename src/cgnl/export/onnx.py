@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.loading import MAX_UNCROPPED_SIDE
-from ..engine.checkpoint import Trained, described
+from ..engine.checkpoint import Trained, parse_card
 from ..engine.datasets import view_in_test
 from ..engine.predict import AT_ONCE
 from ..extras import need
@@ -57,17 +57,17 @@ def open_onnx(path: Path | str) -> Trained:
         raise ValueError(f"{path} was not written by cgnl export: it does not say what its outputs mean")
     if card.get("kind") == "objects":
         raise ValueError(f"{path} is the backbone of a network that finds objects: to find them, give the checkpoint")
-    about = described(card, path, "settings")
-    if danger := next(dangers(model, onnx), None):
+    about = parse_card(card, path, "settings")
+    if danger := next(find_dangers(model, onnx), None):
         raise ValueError(f"{path} was not written by cgnl export: it {danger}")
     try:
-        session = start_session(content, most_memory(about))
+        session = start_session(content, get_arena_limit(about))
     except Exception:  # onnxruntime's errors have no common type
         raise ValueError(f"{path} is not a whole ONNX file") from None
     return dataclasses.replace(about, network=OnnxNetwork(session, len(about.classes)))
 
 
-def dangers(model: Any, onnx: Any) -> Iterator[str]:
+def find_dangers(model: Any, onnx: Any) -> Iterator[str]:
     """What a network of ours does not have: foreign operators, loops and branches, numbers in other files."""
     if model.functions or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         yield "has operators that are not ONNX's own"
@@ -81,11 +81,11 @@ def dangers(model: Any, onnx: Any) -> Iterator[str]:
         yield "keeps numbers in other files"
 
 
-def most_memory(about: Trained) -> int:
+def get_arena_limit(about: Trained) -> int:
     """The arena limit in bytes."""
     view = view_in_test(about.config.data, about.kind)
-    pictures = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.kind == "videos" else 1)
-    return max(LEAST, TIMES * pictures * 3 * (view.size or MAX_UNCROPPED_SIDE) ** 2 * 4)
+    images = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.kind == "videos" else 1)
+    return max(LEAST, TIMES * images * 3 * (view.size or MAX_UNCROPPED_SIDE) ** 2 * 4)
 
 
 def start_session(content: bytes, most: int) -> Any:

@@ -122,12 +122,12 @@ def create_model(
         for line in f"{name} from {weights}: {report}".splitlines():
             logging.getLogger("cgnl").info("%s", line)
         freeze_early(name, model)
-    made_with: Any = {"network": name, "num_classes": num_classes, "dropout": dropout}
+    arguments: Any = {"network": name, "num_classes": num_classes, "dropout": dropout}
     if head != "average":
-        made_with |= {"head": head, "reduced": reduced}
+        arguments |= {"head": head, "reduced": reduced}
     if block is not None:
-        made_with |= {"block": block, **({"after": after} if after else {"blocks": blocks}), **block_options}
-    model.made_with = made_with  # for models.arguments, which builds it again
+        arguments |= {"block": block, **({"after": after} if after else {"blocks": blocks}), **block_options}
+    model.arguments = arguments  # for models.arguments, which builds it again
     return model
 
 

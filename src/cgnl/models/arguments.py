@@ -12,16 +12,16 @@ from . import create_model
 
 def get_arguments(network: nn.Module) -> dict[str, Any]:
     """The arguments that a network of ``create_model`` was built with, as JSON: for ``build_again``."""
-    made_with = getattr(network, "made_with", None)
-    if made_with is None:
+    arguments = getattr(network, "arguments", None)
+    if arguments is None:
         raise ValueError(f"this {type(network).__name__} was not made by cgnl.create_model")
-    block = made_with.get("block")
+    block = arguments.get("block")
     if block is not None and not isinstance(block, str):
         named = next((n for n, cls in BLOCKS.items() if block is cls), None)
         if named is None:
             raise ValueError(f"the block {block!r} has no name: a file can only name {', '.join(BLOCKS)}")
-        made_with = made_with | {"block": named}
-    return {name: _encoded(value) for name, value in made_with.items()}
+        arguments = arguments | {"block": named}
+    return {name: _encoded(value) for name, value in arguments.items()}
 
 
 def build_again(network: str, **options: Any) -> nn.Module:

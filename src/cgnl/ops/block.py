@@ -153,7 +153,7 @@ def _normalise(z: Tensor, norm: Norm, groups: int) -> Tensor:
     if norm is None:
         return z
     if isinstance(norm, nn.Module):
-        return _call_in_dtype_of(z, norm)
+        return _call_in_same_dtype(z, norm)
     if not isinstance(norm, BlockNorm):
         return norm(z)
     if norm.kind == "group":
@@ -166,7 +166,7 @@ def _normalise(z: Tensor, norm: Norm, groups: int) -> Tensor:
     )
 
 
-def _call_in_dtype_of(z: Tensor, norm: nn.Module) -> Tensor:
+def _call_in_same_dtype(z: Tensor, norm: nn.Module) -> Tensor:
     """norm(z) where parameters may be in half precision, as FSDP makes them, which torch's norms refuse."""
     tensors = {**dict(norm.named_parameters()), **dict(norm.named_buffers())}
     cast = {name: t.to(z.dtype) for name, t in tensors.items() if t.dtype in (torch.float16, torch.bfloat16)}

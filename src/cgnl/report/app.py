@@ -107,7 +107,7 @@ def write_cached(folder: Path, name: str, write: Callable[[Path], object]) -> st
 class Column(NamedTuple):
     """The components of one network."""
 
-    picture: Any
+    image: Any
     caption: Any
     block: Any
     group: Any
@@ -157,8 +157,8 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             least, how, t = chosen[-3:]
             values: dict[Any, Any] = {}
             for column, (one, group, channel) in zip(columns, split(looked, chosen), strict=True):
-                picture = to_image(shown(one, group, channel, least, how, int(t)))
-                values[column.picture] = write_cached(folder, "look.png", picture.save)
+                image = to_image(shown(one, group, channel, least, how, int(t)))
+                values[column.image] = write_cached(folder, "look.png", image.save)
                 values[column.caption] = one.describe(group, channel)
                 values[column.top] = one.top()
             return values
@@ -213,7 +213,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
 
         def clear() -> dict[Any, Any]:
             """After a file that cannot be shown: no prediction of another one."""
-            empty = {part: None for c in columns for part in (c.picture, c.top, c.caption)}
+            empty = {part: None for c in columns for part in (c.image, c.top, c.caption)}
             return {looks: [], **empty, download: gr.DownloadButton(interactive=False)}
 
         def report_errors(function: Callable[..., Any], *first: Any) -> Callable[..., Any]:
@@ -240,7 +240,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             "outputs": everything,
             "api_visibility": "private",
             "show_progress": "minimal",
-            "show_progress_on": [column.picture for column in columns],
+            "show_progress_on": [column.image for column in columns],
         }
         latest = shows | {"trigger_mode": "always_last"}
         uploaded = file.upload(report_errors(open_file), [file, *choices], **shows)
@@ -250,7 +250,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             events.append(page.load(report_errors(open_file, examples[0]), choices, **shows))
         for number, c in enumerate(columns):
             events += [
-                c.picture.select(on_click(number), seen, **shows),
+                c.image.select(on_click(number), seen, **shows),
                 c.block.input(report_errors(choose_block, number), [c.block, *seen], **shows),
                 c.group.input(report_errors(choose_group, number), seen, **shows),
                 c.channel.input(report_errors(draw), seen, **latest),
@@ -265,11 +265,11 @@ def _column(gr: Any, title: str, number: int) -> Column:
     with gr.Column(scale=2, min_width=300):
         gr.Markdown(f"### {html.escape(title)}")
         look = {"show_label": False, "interactive": False, "format": "png", "buttons": []}
-        picture = gr.Image(elem_id=f"look{number}", elem_classes="look", **look)
+        image = gr.Image(elem_id=f"look{number}", elem_classes="look", **look)
         caption = gr.Markdown(elem_id=f"caption{number}")
         with gr.Row():
             block = gr.Dropdown([], label="Block", elem_id=f"block{number}", scale=4, min_width=164)
             group = gr.Dropdown([ALL], label="Group", elem_id=f"group{number}", scale=2, min_width=86)
             channel = gr.Dropdown([STRONGEST], label="Channel", elem_id=f"channel{number}", scale=3, min_width=138)
         top = gr.Label(show_label=False, show_heading=False, elem_id=f"top{number}")
-    return Column(picture, caption, block, group, channel, top)
+    return Column(image, caption, block, group, channel, top)

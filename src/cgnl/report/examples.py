@@ -28,7 +28,7 @@ SIDE = 112  # longer side of a thumbnail, in pixels
 WIDTH = 9.5  # inches of a figure's panels: more would make its text too small to read
 
 
-class Picture(NamedTuple):
+class Figure(NamedTuple):
     """A WebP file and its caption."""
 
     webp: bytes
@@ -48,21 +48,21 @@ def open_samples(config: Config) -> tuple[Source | None, str]:
         return None, str(error)
 
 
-def make_thumbnails(source: Source, predictions: Iterable[Prediction]) -> list[Picture]:
+def make_thumbnails(source: Source, predictions: Iterable[Prediction]) -> list[Figure]:
     """Small pictures of samples, or the middle frames of videos; unreadable ones are skipped."""
-    pictures = []
+    figures = []
     for p in predictions:
         if is_sample(p, source):
             with suppress(UnreadableError):
                 pixels = source.read(p.sample, lambda count: [count // 2])
                 caption = f"{p.name}: {p.label}, taken for {p.predicted} ({p.score:.0%})"
-                pictures.append(Picture(make_thumbnail(pixels), caption))
-    return pictures
+                figures.append(Figure(make_thumbnail(pixels), caption))
+    return figures
 
 
 def draw_examples(
     source: Source, predictions: Sequence[Prediction], checkpoint: Path
-) -> tuple[list[Picture], Verdict | None]:
+) -> tuple[list[Figure], Verdict | None]:
     """What the network attends to in some samples, and the verdict of ``cgnl diagnose`` if there is one.
 
     There are no pictures if the network has neither blocks nor a second-order head.
@@ -71,13 +71,13 @@ def draw_examples(
     if not find_blocks(trained.network) and not second_order_pools(trained.network):
         return [], None
     verdict = read_verdict(checkpoint, trained.network)
-    pictures = []
+    figures = []
     for title, p in choose_examples(predictions).items():
         if is_sample(p, source):
             with suppress(UnreadableError):
                 drawn = draw_attention(trained.network, read_sample(trained, source, p.sample), p, verdict)
-                pictures.append(Picture(to_webp(drawn), f"{title}: {p.name} is {p.label}, {describe(p)}"))
-    return pictures, verdict
+                figures.append(Figure(to_webp(drawn), f"{title}: {p.name} is {p.label}, {describe(p)}"))
+    return figures, verdict
 
 
 def is_sample(prediction: Prediction, source: Source) -> bool:

@@ -184,14 +184,14 @@ def shown(
 ) -> Tensor:
     """Draw one map over the file, with the reference patch in green: uint8 [3, H, W]."""
     row, count = look.row(group, channel), look.frames
-    picture = figure.enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
+    image = figure.enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
     scaled = figure.at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
     if style == "heat":
-        picture = figure.paint(picture, look.seen, lambda part: figure.heated(part, scaled))
+        image = figure.paint(image, look.seen, lambda part: figure.heated(part, scaled))
     elif style == "patches":
-        picture = figure.paint(picture, look.seen, lambda part: outlined(part, scaled >= threshold))
-    picture = figure.with_border(picture, look.seen)
-    return figure.with_reference(picture, row, frame if count else int(look.attention.at[-1]))
+        image = figure.paint(image, look.seen, lambda part: outlined(part, scaled >= threshold))
+    image = figure.with_border(image, look.seen)
+    return figure.with_reference(image, row, frame if count else int(look.attention.at[-1]))
 
 
 def outlined(pixels: Tensor, related: Tensor) -> Tensor:

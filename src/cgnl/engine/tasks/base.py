@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ...data.index import Kind, is_image_file
-from ...data.loading import EvalBatches, TrainBatchSampler, loader
+from ...data.loading import EvalBatches, TrainBatchSampler, make_loader
 from ...data.prefetch import CudaPrefetcher
 from ...data.sources import CachedSource
 from ...models import is_detector
@@ -173,7 +173,9 @@ class Task(ABC):
 
     def _loader(self, samples: TorchDataset, batches: TrainBatchSampler | EvalBatches) -> DataLoader:
         cached = self.config.data.cache == "gpu"  # read by the process that owns the device
-        return loader(samples, batches, 0 if cached else self._workers(), self.device.type == "cuda" and not cached)
+        return make_loader(
+            samples, batches, 0 if cached else self._workers(), self.device.type == "cuda" and not cached
+        )
 
     def _workers(self) -> int:
         """How many processes read samples."""

@@ -110,8 +110,8 @@ class Images(Task):
 
     @classmethod
     def describe(cls, test: dict[str, float], classes: int) -> list[str]:
-        pictures = counted(round(test["test_count"]), "picture")
-        return [f"test: {accuracy(test, classes)} of {pictures} (chance {1 / classes:.2%})", *balance(test)]
+        images = counted(round(test["test_count"]), "picture")
+        return [f"test: {accuracy(test, classes)} of {images} (chance {1 / classes:.2%})", *balance(test)]
 
 
 def inverse_frequencies(labels: Sequence[int], classes: int) -> Tensor:

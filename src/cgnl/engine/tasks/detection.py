@@ -51,42 +51,42 @@ class Objects(Task):
 
     def loss(self, model: nn.Module, batch: DetectionBatch) -> Tensor:
         set_size(self.network, self.config.data, training=True)
-        losses = model(batch.pictures(), batch.targets())
+        losses = model(batch.images(), batch.targets())
         loss, count = torch.stack(list(losses.values())).sum(), len(batch.samples)
         self.sums.add(count, **{name: value.double() * count for name, value in {"loss": loss, **losses}.items()})
         return loss
 
     def start_test(self, network: nn.Module) -> None:
         super().start_test(network)
-        self._pictures: list[int] = []
+        self._image_ids: list[int] = []
         self._found: list[dict[str, Any]] = []
 
     def test_step(self, network: nn.Module, batch: DetectionBatch) -> None:
         set_size(network, self.config.data, training=False)
-        for sample, found in zip(batch.samples.tolist(), network(batch.pictures()), strict=True):
-            picture = self.dataset.test[sample].id
-            self._pictures.append(picture)
-            self._found += coco_results(found, picture, self.dataset.ids)
+        for sample, found in zip(batch.samples.tolist(), network(batch.images()), strict=True):
+            image_id = self.dataset.test[sample].id
+            self._image_ids.append(image_id)
+            self._found += coco_results(found, image_id, self.dataset.ids)
 
-    def found_in_pictures(self) -> list[list[dict[str, Any]]]:
+    def found_by_image(self) -> list[list[dict[str, Any]]]:
         """Of the last test, what was found in each picture."""
-        rows: dict[int, list[dict[str, Any]]] = {picture: [] for picture in self._pictures}
+        rows: dict[int, list[dict[str, Any]]] = {image_id: [] for image_id in self._image_ids}
         for row in self._found:
             rows[row["image_id"]].append(row)
         return list(rows.values())
 
     def compute(self) -> dict[str, float]:
-        pictures, found = gather_results(self._pictures, self._found)
-        if not pictures:
+        images, found = gather_results(self._image_ids, self._found)
+        if not images:
             return {"count": 0}
-        read = set(pictures)
+        read = set(images)
         truth = ground_truth([scene for scene in self.dataset.test if scene.id in read], self.dataset.ids)
-        return average_precision(truth, found) | {"count": len(pictures)}
+        return average_precision(truth, found) | {"count": len(images)}
 
     @classmethod
     def describe(cls, test: dict[str, float], classes: int) -> list[str]:  # noqa: ARG003
-        pictures = counted(round(test["test_count"]), "picture")
-        lines = [f"test: average precision on {pictures} (IoU 0.50:0.95; at 0.50; at 0.75)"]
+        images = counted(round(test["test_count"]), "picture")
+        lines = [f"test: average precision on {images} (IoU 0.50:0.95; at 0.50; at 0.75)"]
         for kind in ("box", "mask"):
             ap, ap50, ap75, *areas = (percent(test[f"test_{kind}_{n}"]) for n in ("ap", "ap50", "ap75", *AREAS))
             by_area = ", ".join(f"{name[3:]} {value}" for name, value in zip(AREAS, areas, strict=True))
@@ -95,11 +95,11 @@ class Objects(Task):
         return lines
 
 
-def gather_results(pictures: list[int], found: list[dict[str, Any]]) -> tuple[list[int], list[dict[str, Any]]]:
+def gather_results(images: list[int], found: list[dict[str, Any]]) -> tuple[list[int], list[dict[str, Any]]]:
     """Pictures and results of all ranks in one order, however many ranks there are."""
-    parts = distributed.all_gather((pictures, found))
+    parts = distributed.all_gather((images, found))
     everything = sorted((row for part in parts for row in part[1]), key=lambda row: row["image_id"])
-    return sorted(picture for part in parts for picture in part[0]), everything
+    return sorted(image_id for part in parts for image_id in part[0]), everything
 
 
 def average_precision(truth: dict[str, Any], results: Iterable[dict[str, Any]]) -> dict[str, float]:
@@ -138,13 +138,13 @@ def set_size(network: nn.Module, data: Data, training: bool) -> None:
     transform.max_size = data.long_side
 
 
-def coco_results(found: dict[str, Tensor], picture: int, ids: tuple[int, ...]) -> list[dict[str, Any]]:
+def coco_results(found: dict[str, Tensor], image_id: int, ids: tuple[int, ...]) -> list[dict[str, Any]]:
     """What a detector found in one picture, in COCO's result format; ``ids`` are the categories of the classes."""
     boxes = found["boxes"].double().cpu()
     boxes[:, 2:] -= boxes[:, :2]  # left, top, width, height
     masks, labels, scores = encode(found["masks"][:, 0] > 0.5), found["labels"].tolist(), found["scores"].tolist()
     rows = zip(boxes.tolist(), labels, scores, masks, strict=True)
     return [
-        {"image_id": picture, "category_id": ids[label - 1], "bbox": box, "score": score, "segmentation": mask}
+        {"image_id": image_id, "category_id": ids[label - 1], "bbox": box, "score": score, "segmentation": mask}
         for box, label, score, mask in rows
     ]
