@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from cgnl.engine.predict import FilePrediction
+from cgnl.engine.tasks import Images
 
 RESULTS = [
     FilePrediction(Path("a.png"), ("cat", "dog"), (0.75, 0.25)),
@@ -15,7 +16,7 @@ RESULTS = [
 @pytest.fixture(autouse=True)
 def _trained(monkeypatch):
     """A classifier that says ``RESULTS``, whatever it is shown."""
-    monkeypatch.setattr("cgnl.engine.checkpoint.open_trained", lambda _: SimpleNamespace(kind="images"))
+    monkeypatch.setattr("cgnl.engine.checkpoint.open_trained", lambda _: SimpleNamespace(kind="images", task=Images))
     monkeypatch.setattr("cgnl.engine.predict.find_samples", lambda files, _: list(map(Path, files)))
     monkeypatch.setattr("cgnl.engine.predict.predict_samples", lambda *_: iter(RESULTS))
 

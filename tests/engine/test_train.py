@@ -221,7 +221,7 @@ def test_train_writes_results(run):
 def test_train_ends_with_a_command_that_a_shell_reads(run):
     folder = run(name="CUB ünï run").folder
     line = next(line for line in (folder / "log.txt").read_text().splitlines() if "try it: " in line)
-    assert shlex.split(line.partition("try it: ")[2]) == ["cgnl", "predict", str(folder / "last.ckpt"), "PICTURE"]
+    assert shlex.split(line.partition("try it: ")[2]) == ["cgnl", "predict", str(folder / "last.ckpt"), "IMAGE"]
 
 
 def test_train_never_writes_over_another_run(run):

@@ -47,9 +47,9 @@ def predict(
     from ..models.device import find_device
 
     trained = open_onnx(checkpoint) if Path(checkpoint).suffix == ".onnx" else open_trained(checkpoint)
-    paths = find_samples(files, trained.kind)
+    paths = find_samples(files, trained.task)
     source = FileSource.of_files(paths, trained.kind)
-    if trained.kind == "objects":
+    if not trained.task.classifies:
         if csv:
             raise ValueError("objects are printed in words or as --json, not as --csv")
         from ..engine import predict_objects

@@ -112,6 +112,21 @@ class DatasetIndex:
     ids: tuple[int, ...] = ()
     """COCO's category_id of each class."""
 
+    @property
+    def is_detection(self) -> bool:
+        """Whether its samples are scenes of objects."""
+        return self.kind == "objects"
+
+    @property
+    def has_clips(self) -> bool:
+        """Whether its samples are video files or folders of frames."""
+        return self.kind == "videos"
+
+    @property
+    def unit(self) -> str:
+        """What has a label."""
+        return "object" if self.is_detection else "sample"
+
 
 def hold_out(index: DatasetIndex, share: float) -> DatasetIndex:
     """Move a share of each class (of all images if they hold objects) from train to test, but never all of it.

@@ -188,17 +188,17 @@ class EvalSet(Dataset[Item]):
         return Item(pixels, self.source.label(index), index, problems)
 
     def _views(self, index: int) -> Tensor:
-        view, is_image = self.view, self.source.kind == "images"
+        view = self.view
         pixels = self.source.read(index, self._frames)
         height, width = pixels.shape[-2:]
         if view.size is not None:
-            pixels = spread_crops(pixels, view.size, view.short_side, 1 if is_image else view.crops)
+            pixels = spread_crops(pixels, view.size, view.short_side, view.crops)
         elif height * width > MAX_UNCROPPED_SIDE**2:
             reason = f"{width} x {height} pixels are too many for a network that sees files as they are"
             raise UnreadableError(self.source.name(index), reason)
         else:
             pixels = pixels[None]
-        if is_image:
+        if pixels.ndim == 4:  # an image
             return pixels
         return pixels.unflatten(1, (view.clips, view.frames)).flatten(0, 1)  # [crops * clips, T, 3, H, W]
 

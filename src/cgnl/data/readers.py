@@ -505,7 +505,7 @@ def _class_folders(root: Path, places: dict[str, Path], kind: Kind | None = None
     if decision:
         problems.append(decision)
     if others:
-        problems.append(f"{counted(len(others), 'picture')} of a kind that is not read, such as {others[0]}")
+        problems.append(f"{counted(len(others), 'image')} of a kind that is not read, such as {others[0]}")
     if stray := [path for top in tops.values() for path in top.files if _kind(path)]:
         problems.append(f"{counted(len(stray), 'file')} in no class folder: ignored, such as {stray[0]}")
     if wrong := [path for found in every for path in (found.videos if kind == "images" else found.loose)]:
@@ -596,6 +596,6 @@ def _kinetics(root: Path, clips: dict[str, dict[str, tuple[str, str]]]) -> Datas
         home = next((root / name for name in names if (root / name).is_dir()), None)
         places = [] if home is None else [home, *_folders(home)]
         media = (found for place in places for found in _media(place))
-        videos = {path.stem: path for path, kind in media if kind == "videos"}
+        videos = {path.stem: path for path, _ in media if is_video_file(path)}
         splits[split] = _samples([(videos[name], clip[1]) for name, clip in listed.items() if name in videos], classes)
     return DatasetIndex(tuple(classes), splits, "videos")

@@ -123,7 +123,7 @@ def _find(root: Path, frame_folders: bool) -> tuple[list[Path], list[Path]]:
         videos = [file for file in files if is_video_file(file)]
         if not folders and not videos and place != root and any(map(is_image_file, files)):
             if not frame_folders:
-                raise ValueError(f"{place} holds pictures: say frame_folders=true if they are the frames of a clip")
+                raise ValueError(f"{place} holds images: say frame_folders=true if they are the frames of a clip")
             clips.append(place.relative_to(root))
             continue
         clips += [file.relative_to(root) for file in videos]

@@ -22,7 +22,7 @@ from .tasks.detection import coco_results, set_size
 
 @dataclass(frozen=True)
 class Finding:
-    """The objects found in a picture, the surest first; or why it could not be read."""
+    """The objects found in an image, the surest first; or why it could not be read."""
 
     path: Path
     image_id: int
@@ -39,7 +39,7 @@ class Finding:
 
 @torch.inference_mode()
 def find_objects(trained: Trained, source: Source, device: str = "cpu", threshold: float = 0.0) -> Iterator[Finding]:
-    """The objects in each picture with at least this score."""
+    """The objects in each image with at least this score."""
     network = trained.network.to(device).eval()
     set_size(network, trained.config.data, training=False)
     files = [Path(source.name(index)) for index in range(len(source))]
@@ -85,7 +85,7 @@ def json(results: Iterator[Finding]) -> list[str]:
 
 
 def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
-    """The same, each picture drawn into the folder as a PNG."""
+    """The same, each image drawn into the folder as a PNG."""
     make_folder(folder)
     written: set[Path] = set()
     for r in results:
@@ -98,7 +98,7 @@ def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
 
 
 def draw(finding: Finding) -> Tensor:
-    """The picture with boxes, masks and labels, uint8 [3, H, W], each object in a colour of its own."""
+    """The image with boxes, masks and labels, uint8 [3, H, W], each object in a colour of its own."""
     pixels, masks = finding.pixels, finding.masks
     assert pixels is not None
     assert masks is not None

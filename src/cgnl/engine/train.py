@@ -130,7 +130,7 @@ def new_network(config: Config, dataset: Dataset, batch_size: int, load: bool = 
     network = build_network(config.model, len(dataset.classes), load=load)
     at_once = batch_size // (config.world * config.optim.accumulate)
     outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
-    check_input(outline, config.model.name, view_in_training(config.data), dataset.kind, seen)
+    check_input(outline, config.model.name, view_in_training(config.data), TASKS[dataset.kind], seen)
     return network, at_once
 
 
@@ -177,7 +177,8 @@ def fit(loop: Loop, console: Any) -> None:
 def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
     """Test videos by the full protocol, and write the results."""
     task, dataset = loop.task, loop.task.dataset
-    if task.kind == "videos" and dataset.name not in SYNTHETIC:
+    data = loop.config.data
+    if task.view_in_test(data) != task.view_in_test(data, full=False):
         loop.pass_time()  # the time to repeat a test does not count
         validate(task, loop.tested, task.test_batches(full=True), loop.bar)
     loop.pass_time()
@@ -249,7 +250,7 @@ def resolved(config: Config, dataset: Dataset) -> Config:
         raise ValueError(f"{config.data.root} is not usable: no training sample of class {missing}")
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
         if refused and not task.fixed_size:
-            raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")
+            raise ValueError(f"{name} is not possible for {model.name}: its images have no fixed size")
     config = with_defaults(
         dataclasses.replace(config, model=model, data=dataclasses.replace(config.data, dataset=dataset.name))
     )

@@ -27,7 +27,7 @@ DIMMED = 0.4  # brightness of unrelated patches
 FADED = 0.35  # contrast of what the network does not see
 SIDE, LONGEST = 1.55, 4.0  # inches of a panel's shorter side, and of its longer one at most
 RESOLUTION = 110, 250  # least and most dots per inch
-LARGEST = 1600  # larger pictures are drawn on a copy of so many pixels
+LARGEST = 1600  # larger images are drawn on a copy of so many pixels
 FRAMES = 8  # in a strip
 NAMED = 5  # objects in a caption
 MARGIN, LINE = 0.08, 0.14  # inches above a figure, and of a line of its caption
@@ -85,7 +85,7 @@ class Row:
         return f"{self.words}{verdict}{self.attention.caption}{MOVED if self.seen.usual else ''}"
 
     def save(self, path: str | Path, threshold: float = THRESHOLD, heat: bool = False) -> None:
-        """Draw the maps to a picture or, for clips, to an .mp4."""
+        """Draw the maps to an image or, for clips, to an .mp4."""
         write_figure([self], Path(path), threshold, heat)
 
 
@@ -181,9 +181,9 @@ def draw(
     heat: bool = False,
     parts: Mapping[str, tuple[float, float]] | None = None,
 ) -> Any:
-    """Draw a matplotlib figure: for pictures one row per network, for clips one row per map and one column per frame.
+    """Draw a matplotlib figure: for images one row per network, for clips one row per map and one column per frame.
 
-    With ``heat``, maps are drawn as colours over pictures; over frames they always are. The last column of pictures
+    With ``heat``, maps are drawn as colours over images; over frames they always are. The last column of images
     shows the true positions (x, y) of ``parts``.
     """
     with need("matplotlib", "explain").rc_context({"text.parse_math": False}):  # names of classes may have dollars
@@ -204,7 +204,7 @@ def write_figure(
     elif rows[0].seen.frames:
         write_video(frames(rows), path)
     else:
-        raise ValueError(f"{path} is a video, and the network was trained on pictures: give a .png")
+        raise ValueError(f"{path} is a video, and the network was trained on images: give a .png")
 
 
 def _columns(rows: Sequence[Row], threshold: float, heat: bool, parts: Mapping[str, tuple[float, float]]) -> Any:
@@ -283,7 +283,7 @@ def _grid(lines: int, columns: int, seen: FileInput, gap: float = 0.5) -> tuple[
 
 
 def _show(axis: Any, image: Tensor, seen: FileInput) -> None:
-    """Show a picture in pixels of the file, and the border of what the network sees of it."""
+    """Show an image in pixels of the file, and the border of what the network sees of it."""
     axis.imshow(image.permute(1, 2, 0).numpy(), extent=(0, seen.width, seen.height, 0), interpolation="antialiased")
     if not seen.whole:
         top, left, *size = seen.box
@@ -295,7 +295,7 @@ def _show(axis: Any, image: Tensor, seen: FileInput) -> None:
 def _panel(
     axis: Any, row: Row, shown: Map, image: Tensor, frame: int | None, threshold: float | None, heat: bool
 ) -> None:
-    """One map over one picture: related patches outlined, and the rest dimmed or the map as colours."""
+    """One map over one image: related patches outlined, and the rest dimmed or the map as colours."""
     box = row.seen.box
     scaled = shown.scaled if frame is None else at_frame(shown, frame, len(row.seen.original))  # [h, w]
     related = None if threshold is None else scaled >= threshold
@@ -343,7 +343,7 @@ def _label(shown: Map) -> str:
 
 
 def outline(mask: Tensor, height: float, width: float) -> Tensor:
-    """The edges of a mask [h, w] that covers a picture, as pairs of points (x, y): [K, 2, 2]."""
+    """The edges of a mask [h, w] that covers an image, as pairs of points (x, y): [K, 2, 2]."""
     rows, columns = mask.shape
     inside = F.pad(mask.to(torch.int8), (1, 1, 1, 1))
     across = (inside[1:, 1:-1] != inside[:-1, 1:-1]).nonzero()  # edge above row r, at column c
@@ -359,7 +359,7 @@ def at_frame(shown: Map, frame: int, count: int) -> Tensor:
 
 
 def paint(image: Tensor, seen: FileInput, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Change the part of a picture [3, H, W] of a file that the network sees, and fade the rest."""
+    """Change the part of an image [3, H, W] of a file that the network sees, and fade the rest."""
     box = seen.box_in(*image.shape[-2:])
     result = (255 - FADED * (255 - image.float())).byte()
     crop(result, box)[:] = change(crop(image, box))
@@ -381,7 +381,7 @@ def heated(pixels: Tensor, scaled: Tensor) -> Tensor:
 
 
 def with_reference(image: Tensor, row: Row, frame: int) -> Tensor:
-    """Mark the reference patch of a picture [3, H, W] of the file in green, in its own frame only."""
+    """Mark the reference patch of an image [3, H, W] of the file in green, in its own frame only."""
     if row.reference is None or frame != row.frame:
         return image
     down, across = image.shape[-2] / row.seen.height, image.shape[-1] / row.seen.width
@@ -394,7 +394,7 @@ def with_reference(image: Tensor, row: Row, frame: int) -> Tensor:
 
 
 def with_border(image: Tensor, seen: FileInput) -> Tensor:
-    """Draw a thin dashed line around what the network sees of a picture [3, H, W] of the file."""
+    """Draw a thin dashed line around what the network sees of an image [3, H, W] of the file."""
     if seen.whole:
         return image
     height, width = image.shape[-2:]
@@ -407,7 +407,7 @@ def with_border(image: Tensor, seen: FileInput) -> Tensor:
 
 
 def fit(images: Tensor, least: int, most: int) -> Tensor:
-    """Repeat the pixels of small pictures [.., H, W], or shrink large ones, to about so many pixels in height."""
+    """Repeat the pixels of small images [.., H, W], or shrink large ones, to about so many pixels in height."""
     height, width = images.shape[-2:]
     if height > most:
         return resize(images, most, max(1, round(width * most / height)))

@@ -1,4 +1,4 @@
-"""Is a block used? One sentence that goes with every picture of its attention.
+"""Is a block used? One sentence that goes with every image of its attention.
 
 A block that adds next to nothing to its input, and without which the predictions are the same, still has maps: theta
 and phi are there whether or not anything depends on them. So whatever shows them also says what the block does.
@@ -48,7 +48,7 @@ class Verdict:
     changed: int
     """Predictions that change if all blocks are switched off."""
     samples: int
-    """1: a single picture or clip, about which the verdict is."""
+    """1: a single image or clip, about which the verdict is."""
 
     def unused(self, block: str | None = None) -> bool:
         """Whether a block is not used; all of them unless given."""

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ..data.loading import MAX_UNCROPPED_SIDE
 from ..engine.checkpoint import Trained, parse_card
-from ..engine.datasets import view_in_test
 from ..engine.predict import AT_ONCE
 from ..extras import need
 from ..text import counted, first_line
@@ -83,8 +82,8 @@ def find_dangers(model: Any, onnx: Any) -> Iterator[str]:
 
 def get_arena_limit(about: Trained) -> int:
     """The arena limit in bytes."""
-    view = view_in_test(about.config.data, about.kind)
-    images = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.kind == "videos" else 1)
+    view = about.task.view_in_test(about.config.data)
+    images = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.task.has_frames else 1)
     return max(LEAST, TIMES * images * 3 * (view.size or MAX_UNCROPPED_SIDE) ** 2 * 4)
 
 

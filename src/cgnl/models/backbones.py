@@ -18,7 +18,7 @@ AUXILIARY = ("googlenet", "inception_v3")
 
 
 class Input(NamedTuple):
-    """What pictures a network was made for."""
+    """What images a network was made for."""
 
     size: int
     mean: tuple[float, ...]

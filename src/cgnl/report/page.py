@@ -22,10 +22,10 @@ from ..explain.maps import THRESHOLD, Attention, Map, attention, find_blocks
 from ..explain.verdict import Verdict, quick_verdict, read_verdict
 from ..models.device import find_device
 
-SIDE = 512  # small pictures are enlarged to about this many pixels
+SIDE = 512  # small images are enlarged to about this many pixels
 LARGEST, LARGEST_FRAME = 1280, 640  # large ones are shrunk, because each visitor's are kept in memory
 ALL, STRONGEST, SUM = "all", "strongest", "sum"  # all groups; the channel with the largest range; a group's sum
-STYLES = ("patches", "heat", "picture")  # related patches outlined, the map as colours, the picture alone
+STYLES = ("patches", "heat", "image")  # related patches outlined, the map as colours, the image alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class Look:
         return f"{verdict}\n\n{shown}{figure.MOVED if self.seen.usual else ''}"
 
     def place(self, x: float, y: float, frame: int = 0) -> tuple[float, ...]:
-        """Convert a pixel of the shown picture to a position in the file."""
+        """Convert a pixel of the shown image to a position in the file."""
         seen, (rows, columns) = self.seen, self.seen.original.shape[-2:]
         sides = ((x, columns, seen.width), (y, rows, seen.height))
         at = tuple(min(max(p / (self.times * shown), 0) * n, n - 1) for p, shown, n in sides)

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from ...data.index import Kind, is_image_file
-from ...data.loading import EvalBatches, TrainBatchSampler, make_loader
+from ...data.index import IMAGE_SUFFIXES, Kind, has_suffix
+from ...data.loading import EvalBatches, TrainBatchSampler, View, make_loader
 from ...data.prefetch import CudaPrefetcher
 from ...data.sources import CachedSource
 from ...models import is_detector
 from ...text import counted
 from .. import distributed
-from ..config import SYNTHETIC, Config
-from ..datasets import Dataset
+from ..config import SYNTHETIC, Config, Data
+from ..datasets import Dataset, central_view, short_side_in_test
 from ..predictions import Prediction
 
 log = logging.getLogger("cgnl")
@@ -62,10 +62,12 @@ class Task(ABC):
     """A network and the samples that it learns from and is tested on, as one rank of a run sees them."""
 
     kind: ClassVar[Kind]
-    sample: ClassVar = "picture"
+    sample: ClassVar = "image"
     """What a training sample is called."""
-    file: ClassVar = "picture"
+    file: ClassVar = "image"
     """What a file is called."""
+    suffixes: ClassVar[frozenset[str]] = IMAGE_SUFFIXES
+    """Of its files."""
     metric: ClassVar = "top1"
     """The result by which tests are compared."""
     default_network: ClassVar[str]
@@ -75,6 +77,8 @@ class Task(ABC):
     """Whether all inputs of a run have one size, so that it can be compiled and its samples cached."""
     classifies: ClassVar = True
     """Whether there is one prediction for each sample."""
+    has_frames: ClassVar = False
+    """Whether samples are clips."""
     memory_format: ClassVar = torch.channels_last
     train_sums: ClassVar[Sequence[str]] = ("loss",)
     """Summed in training."""
@@ -135,9 +139,14 @@ class Task(ABC):
         return is_detector(name) != cls.classifies
 
     @classmethod
+    def view_in_test(cls, data: Data, full: bool = True) -> View:  # noqa: ARG003
+        """How the network sees test samples: in full, or one view of each."""
+        return central_view(data, short_side_in_test(data))
+
+    @classmethod
     def find_files(cls, folder: Path) -> list[Path]:
         """The files in a folder that a network of this task takes."""
-        return [path for path in sorted(folder.rglob("*")) if path.is_file() and is_image_file(path)]
+        return [path for path in sorted(folder.rglob("*")) if path.is_file() and has_suffix(path, cls.suffixes)]
 
     def train_batches(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader | CudaPrefetcher:
         """The training batches of all epochs, from number ``first`` on."""
