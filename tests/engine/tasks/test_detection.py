@@ -25,7 +25,7 @@ from cgnl.data.transforms import generator
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.evaluate import evaluate
 from cgnl.engine.loop import Loop
-from cgnl.engine.predict_objects import find_objects, image_ids
+from cgnl.engine.predict_objects import find_objects
 from cgnl.engine.tasks import Objects
 from cgnl.engine.tasks.detection import LOSSES, gather_results, same_objects
 from cgnl.models import NETWORKS
@@ -355,12 +355,6 @@ def test_report_of_a_run_that_finds_objects(find, cgnl):
     page = (folder / "report.html").read_text()
     assert "test box AP50" in page
     assert "Accuracy of each class" not in page
-
-
-def test_picture_numbers_are_those_of_the_names_if_all_have_one():
-    assert image_ids([Path("a/000000139.jpg"), Path("7.png")]) == [139, 7]
-    assert image_ids([Path("a/000000139.jpg"), Path("cat.png")]) == [0, 1]
-    assert image_ids([Path("a/1.jpg"), Path("b/1.jpg")]) == [0, 1]
 
 
 @pytest.mark.parametrize(
