@@ -15,10 +15,12 @@ from torch import nn
 
 import cgnl
 from cgnl.data.transforms import Box
+from cgnl.data.video import write_video
 from cgnl.explain import Map, attention
 from cgnl.explain.figure import (
     FADED,
     LARGEST,
+    RATE,
     Row,
     draw,
     fit,
@@ -28,7 +30,6 @@ from cgnl.explain.figure import (
     save,
     shrink,
     with_border,
-    write_video,
 )
 from cgnl.explain.inputs import FileInput, whole_input
 from cgnl.explain.verdict import Verdict
@@ -202,7 +203,7 @@ def test_frames_are_all_frames_with_every_map(tmp_path):
     assert green.flatten(1).any(1).tolist() == [False, False, True, False]
     y, x = green[2].nonzero().amin(0).tolist(), green[2].nonzero().amax(0).tolist()
     assert (y, x) == ([18 + 48, 96], [18 + 95, 143])
-    write_video(pictures[:, :, :-1, :-1], tmp_path / "a.mp4")
+    write_video(pictures[:, :, :-1, :-1], RATE, tmp_path / "a.mp4")
     with av.open(str(tmp_path / "a.mp4")) as container:
         back = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert (len(back), back[0].shape) == (4, (18 + height, 5 * width, 3))

@@ -336,6 +336,11 @@ def make_loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bo
     )
 
 
+def count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _outlive_signals(_: int) -> None:
     """Signals reach every process: the main one handles them, and needs its workers a moment longer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -4,6 +4,7 @@ import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..atomic_io import make_folder, whole_file
 from ..data.transforms import Box, crop, resize
+from ..data.video import write_video
 from ..engine.checkpoint import Trained
 from ..engine.predictions import ranked
 from ..engine.tasks.detection import SURE, coco_results, same_objects
@@ -31,7 +33,7 @@ LARGEST = 1600  # larger images are drawn on a copy of so many pixels
 FRAMES = 8  # in a strip
 NAMED = 5  # objects in a caption
 MARGIN, LINE = 0.08, 0.14  # inches above a figure, and of a line of its caption
-PANEL, RATE = (192, 384), 8  # least and most height of a video panel in pixels, frames per second
+PANEL, RATE = (192, 384), Fraction(8)  # least and most height of a video panel in pixels, frames per second
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +204,7 @@ def write_figure(
     if path.suffix != ".mp4":
         save(draw(rows, threshold, heat, parts), path)
     elif rows[0].seen.frames:
-        write_video(frames(rows), path)
+        write_video(frames(rows), RATE, path)
     else:
         raise ValueError(f"{path} is a video, and the network was trained on images: give a .png")
 
@@ -451,18 +453,3 @@ def save(figure: Any, path: Path, **options: Any) -> None:
     figure.savefig(content, format=path.suffix[1:] or "png", **options)
     with whole_file(path, content.tell()) as file:
         file.write(content.getbuffer())
-
-
-def write_video(images: Tensor, path: Path) -> None:
-    """Write uint8 [T, 3, H, W] to an MP4 file."""
-    av = need("av", "data")
-    images = F.pad(images, (0, images.shape[-1] % 2, 0, images.shape[-2] % 2))  # the codec needs even sizes
-    codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=RATE)
-        stream.height, stream.width, stream.pix_fmt = *images.shape[-2:], "yuv420p"
-        stream.bit_rate = 4_000_000
-        for image in images:
-            frame = av.VideoFrame.from_ndarray(image.permute(1, 2, 0).contiguous().numpy(), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))

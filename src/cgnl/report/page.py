@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..data.images import to_image
 from ..data.loading import MAX_UNCROPPED_SIDE
+from ..data.video import write_video
 from ..engine.checkpoint import Trained, open_trained, require_classifier
 from ..engine.config import SYNTHETIC
 from ..engine.datasets import dataset_name, open_dataset
@@ -220,6 +221,6 @@ def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]
         if pixels.ndim == 3:
             to_image(pixels).save(path)
         else:
-            figure.write_video(pixels, path)
+            write_video(pixels, figure.RATE, path)
         paths.append(path)
     return paths

@@ -1,7 +1,6 @@
 """The contract of a task: its samples and loaders, loss, metric and wording. The training loop knows no more."""
 
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ...data.index import IMAGE_SUFFIXES, Kind, has_suffix
-from ...data.loading import EvalBatches, TrainBatchSampler, View, make_loader
+from ...data.loading import EvalBatches, TrainBatchSampler, View, count_cores, make_loader
 from ...data.prefetch import CudaPrefetcher
 from ...data.sources import CachedSource
 from ...models import is_detector
@@ -190,7 +189,7 @@ class Task(ABC):
         """How many processes read samples."""
         if self.config.data.workers is not None:
             return self.config.data.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = count_cores()
         if self.device.type == "cuda":
             return min(16, max(1, cores // (self.config.devices or 1)))
         return 0 if self.dataset.name in SYNTHETIC else min(1, cores - 1)
