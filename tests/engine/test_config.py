@@ -159,7 +159,7 @@ def test_load_of_an_empty_file_is_the_defaults(tmp_path):
         (b"seed: !!int ''\n", "is not YAML: "),
         (b"seed: 2001-99-99\n", "is not YAML: "),
         (b"seed: " + b"1" * 5000 + b"\n", "is not YAML: "),
-        (b"#" * (2**20 + 1), "is too long for settings"),
+        (b"#" * (2**20 + 1), "is too long: more than 1,048,576 bytes"),
     ],
     ids=[
         "open bracket",

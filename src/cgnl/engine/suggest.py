@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from ..data.survey import UNEVEN, Survey, describe, describe_balance
 from ..extras import need
+from ..safe_yaml import parse
 from ..text import printable
-from .config import LONGEST_NAME, build, parse
+from .config import LONGEST_NAME, build
 from .values import convert
 
 FEW = 10_000
