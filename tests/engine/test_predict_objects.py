@@ -31,7 +31,7 @@ def test_draw_draws_all_that_was_found_and_nothing_else(count):
 
 def test_table_and_drawing_spell_out_control_characters(capsys):
     evil = replace(found(2), path=Path("a\x1b\n.png"), classes=("thing\x1b[31m\r", "lone\ud800"))
-    assert table(iter([evil])) == []
+    table([evil])
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == r"a\x1b\n.png: 2 found"
     assert second.startswith(r"   90.00%  thing\x1b[31m\r ")
@@ -46,9 +46,14 @@ def test_image_ids_are_the_numbers_of_the_names_if_all_have_one():
     assert image_ids([Path("a/1.jpg"), Path("b/1.jpg")]) == [0, 1]
 
 
-def test_json_has_every_object_and_returns_the_problems(capsys):
-    broken = Finding(Path("b.png"), 1, problem="b.png is empty")
-    assert json(iter([found(2), broken, found(1)])) == ["b.png is empty"]
+def test_json_and_table_have_every_object_of_what_could_be_read(capsys):
+    results = [found(2), Finding(Path("b.png"), 1, problem="b.png is empty"), found(1)]
+    table(results)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        *("a.png:", "90.00%", "50.00%"),
+        *("a.png:", "90.00%"),
+    ]
+    json(results)
     assert [row["score"] for row in json_module.loads(capsys.readouterr().out)] == [0.9, 0.5, 0.9]
 
 

@@ -220,6 +220,13 @@ def find_untrained(index: DatasetIndex) -> tuple[str, ...]:
     return tuple(name for label, name in enumerate(index.classes) if label not in trained)
 
 
+def decide_kind(source: object, image: object, video: object) -> Kind:
+    """Whether a dataset is of images or of videos, by one of each if there is one; it may not be of both."""
+    if image and video:
+        raise ValueError(f"{source} mixes images ({image}) and videos ({video})")
+    return "videos" if video else "images"
+
+
 def name_some(names: Sequence[str], most: int = 3) -> str:
     """``a, b, c and 4 more``."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

@@ -19,6 +19,7 @@ from .index import (
     DatasetIndex,
     Kind,
     Sample,
+    decide_kind,
     is_image_file,
     is_video_file,
     name_some,
@@ -301,7 +302,8 @@ def labelled(root: Path | str, labels: str | None = None) -> DatasetIndex:
             raise ValueError(f"{source}, line {number}: {row['file']} is both {both}")
     classes = sort_classes({label for label, _ in rows.values()})
     kinds: dict[Path, Kind | None] = {path: "videos" if path.is_dir() else _kind(path) for path in rows}
-    kind = _one_kind(source, kinds)
+    image, video = (next((path for path, kind in kinds.items() if kind == k), None) for k in ("images", "videos"))
+    kind = decide_kind(source, image, video)
     listed = {split: [(p, label) for p, (label, s) in rows.items() if s == split and kinds[p]] for split in SPLITS}
     index = _listed_files(root, kind, {name: name for name in classes}, name_splits(listed))
     problems = list(index.problems)
@@ -310,14 +312,6 @@ def labelled(root: Path | str, labels: str | None = None) -> DatasetIndex:
     if repeated:
         problems.append(f"{counted(len(repeated), 'row')} of {source} repeated: ignored, such as {repeated[0]}")
     return replace(index, problems=tuple(problems))
-
-
-def _one_kind(source: Path, kinds: Mapping[Path, Kind | None]) -> Kind:
-    """Whether a list is of images or of clips; it may not be of both."""
-    image, video = (next((path for path, kind in kinds.items() if kind == k), None) for k in ("images", "videos"))
-    if image and video:
-        raise ValueError(f"{source} mixes images ({image}) and videos ({video})")
-    return "videos" if video else "images"
 
 
 _ALL = (
@@ -466,9 +460,9 @@ def _decide_kind(root: Path, classes: list[_Class]) -> tuple[Kind, str | None]:
     loose = next((path for c in classes for path in c.loose), None)
     video = next((path for c in classes for path in c.videos), None)
     frames = {path: numbered for c in classes for path, numbered in c.frames.items()}
-    if loose and video:
-        raise ValueError(f"{root} mixes images ({loose}) and videos ({video})")
-    kind: Kind = "videos" if video or (not loose and sum(frames.values()) * 2 > len(frames)) else "images"
+    kind = decide_kind(root, loose, video)
+    if not (loose or video) and sum(frames.values()) * 2 > len(frames):
+        kind = "videos"
     if not frames:
         return kind, None
     if loose or video:
