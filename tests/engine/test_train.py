@@ -143,7 +143,7 @@ def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, n
         assert signal.getsignal(number) is handler
         folder = tmp_path / f"{k}" / "run"
         assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == k + 1
-        assert "--resume goes on" in (folder / "log.txt").read_text()
+        assert "--resume continues" in (folder / "log.txt").read_text()
         assert_same_run(run(resume=True, runs=tmp_path / f"{k}", **settings), whole)
 
 

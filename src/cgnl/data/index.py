@@ -199,7 +199,7 @@ def walk(root: Path, ignored: set[str] | None = None) -> Iterator[Folder]:
 
 
 def name_splits(found: Mapping[str, T]) -> dict[str, T]:
-    """What was found for each split: the first to test on is called ``test``, and empty ones are left out."""
+    """Name the splits: the first of ``TEST_FOLDERS`` that was found is called ``test``. Empty ones are left out."""
     splits = {"train": found["train"]}
     for name in TEST_FOLDERS:
         if found.get(name):

@@ -18,7 +18,7 @@ from .sharding import divided_like
 from .tasks import TASKS, Task
 
 PREFIX = "network."
-"""Of the names of weights."""
+"""Prefix of the names of weights."""
 EXPORTED = (".onnx", ".pt2", ".safetensors")
 """Files of ``cgnl export``; its folders have a ``config.json``."""
 
@@ -57,7 +57,7 @@ def count_bytes(content: Any) -> int:
 
 
 def find_checkpoint(path: Path | str) -> Path:
-    """The file that is meant: of a run folder its ``last.ckpt``."""
+    """The checkpoint at a path: of a run folder, its ``last.ckpt``."""
     path = Path(path)
     if path.exists() and (path.suffix in EXPORTED or (path / "config.json").is_file()):
         also = "cgnl predict also reads .onnx, which cgnl export last.ckpt model.onnx writes"
@@ -89,7 +89,7 @@ def read(path: Path | str) -> dict[str, Any]:
 
 
 def open_trained(path: Path | str) -> Trained:
-    """The network of a checkpoint, ready to be used; a wrong description fails on the meta device, at no cost."""
+    """Open the network of a checkpoint. A wrong description fails on the meta device, before memory is used."""
     path = find_checkpoint(path)
     checkpoint = read(path)
     weights, about = get_weights(checkpoint, path), parse_card(checkpoint["cgnl"], path)
@@ -100,7 +100,7 @@ def open_trained(path: Path | str) -> Trained:
 
 
 def outline(about: Trained, path: Path | str) -> nn.Module:
-    """The network that a file describes, on the meta device, if there is such a network."""
+    """Build the network that a file describes on the meta device; raises if it cannot be built."""
     try:
         with torch.device("meta"):
             network = build_network(about.config.model, len(about.classes), load=False)
@@ -111,7 +111,7 @@ def outline(about: Trained, path: Path | str) -> nn.Module:
 
 
 def parse_card(about: Any, path: Path | str, settings: str = "config") -> Trained:
-    """What a file says of its network, which itself is still missing."""
+    """Read the description of a network; the network itself stays empty."""
     try:
         config, kind, classes, ids = build(about[settings]), about["kind"], about["classes"], about.get("ids", ())
         named = isinstance(classes, list | tuple) and {str} >= set(map(type, classes)) and {int} >= set(map(type, ids))

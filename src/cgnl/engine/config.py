@@ -318,13 +318,13 @@ SECTIONS: dict[str, type] = {f"{name}.": kind for name, kind in _GROUPS.items()}
 OfTest = Annotated[Any, "a setting of a test"]
 """Type of ``**settings`` of commands that test a trained network."""
 FIXED = ("data.dataset", "data.split", "data.test_signers", "data.holdout")
-"""Settings by which the test is that of the network that was trained; so are all of ``model``."""
+"""Settings that a test takes from the training, as it does all of ``model``."""
 TRAINING = (
     *(f"data.{name}" for name in ("balance", "shard_window", "area", "flip", *AUGMENTATIONS)),
     *("name", "runs", "seed", "compile", "sync_batchnorm", "test_every", "save_every", "patience"),
     *("tensorboard", "logger"),
 )
-"""Settings that a test does not have; of ``optim`` it has only the size of a step."""
+"""Settings that change nothing in a test; of ``optim``, only batch_size and accumulate do."""
 
 
 def recipes() -> list[str]:

@@ -138,7 +138,7 @@ def read_input(trained: Trained, file: Path | str) -> FileInput:
 
 
 def read_sample(trained: Trained, source: Source, index: int) -> FileInput:
-    """The same of a sample of a dataset."""
+    """The same for a sample of a dataset."""
     data = trained.config.data
     view = trained.task.view_in_test(data, full=False)
     colours: Any = {"mean": data.mean or MEAN, "std": data.std or STD}

@@ -1,7 +1,7 @@
-"""Is a block used? One sentence that goes with every image of its attention.
+"""Whether a block is used, in a sentence that is shown with its maps.
 
-A block that adds next to nothing to its input, and without which the predictions are the same, still has maps: theta
-and phi are there whether or not anything depends on them. So whatever shows them also says what the block does.
+A block whose output hardly differs from its input still has attention maps, because theta and phi can be computed
+whether or not anything depends on them. So the maps come with what the block adds, and what changes without it.
 """
 
 import hashlib

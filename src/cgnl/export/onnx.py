@@ -67,7 +67,7 @@ def open_onnx(path: Path | str) -> Trained:
 
 
 def find_dangers(model: Any, onnx: Any) -> Iterator[str]:
-    """What a network of ours does not have: foreign operators, loops and branches, numbers in other files."""
+    """Find what no export of ours contains: foreign operators, loops and branches, tensors in other files."""
     if model.functions or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         yield "has operators that are not ONNX's own"
     parts = [part for node in model.graph.node for part in node.attribute]

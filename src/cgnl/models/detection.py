@@ -70,7 +70,7 @@ class MaskPredictor(mask_rcnn.MaskRCNNPredictor):
 
 
 class Shared(nn.Module):
-    """Calls a module that belongs to another, without listing its weights twice."""
+    """Calls a module that is registered elsewhere, so that its weights are not listed twice."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
@@ -132,7 +132,7 @@ def maskrcnn_c4(num_classes: int, dropout: float = 0.0, caffe: bool = False) -> 
 
 
 def dense_pass(model: nn.Module, pixels: Tensor) -> None:
-    """Run everything that costs multiply-adds for one image, with the most proposals and detections."""
+    """Run everything that costs multiply-adds for one image, with as many proposals and detections as there can be."""
     features = model.get_submodule("backbone")(pixels)
     model.get_submodule("rpn").get_submodule("head")(list(features.values()))
     heads, channels = model.get_submodule("roi_heads"), next(iter(features.values())).shape[1]

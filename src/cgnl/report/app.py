@@ -87,7 +87,7 @@ def sweep(page: Any, folder: Path, ours: Collection[Path]) -> None:
 
 
 def remove_old(folder: Path, seconds: float, ours: Collection[Path] = ()) -> None:
-    """Remove what was not changed for so long in a folder, with folders that are empty, but for ``ours``."""
+    """Remove files that have not changed for so many seconds, and empty folders; keep ``ours``."""
     before = time.time() - seconds
     for place, _, names in os.walk(folder, topdown=False):
         for path in [*(Path(place, name) for name in names), Path(place)]:  # a folder after what is in it
@@ -115,7 +115,7 @@ class Column(NamedTuple):
 
 
 def build(networks: Sequence[Network], folder: Path) -> Any:
-    """Build the page. What a visitor sees is in a state of their own; no visit changes anything here."""
+    """Build the page. Each visitor has a state of their own; nothing is shared between visits."""
     gr = load_gradio(folder)
     task = networks[0].trained.task
     examples = [str(path) for path in write_examples(networks[0], folder)]
@@ -217,7 +217,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             return {looks: [], **empty, download: gr.DownloadButton(interactive=False)}
 
         def report_errors(function: Callable[..., Any], *first: Any) -> Callable[..., Any]:
-            """Give the first arguments, and show errors on the page."""
+            """Bind the first arguments, and show errors on the page."""
 
             def call(*arguments: Any) -> Any:
                 try:

@@ -27,7 +27,7 @@ log = logging.getLogger("cgnl")
 
 
 class Sums:
-    """Sums in float64 over the samples of this rank; what is read is of all ranks."""
+    """Running sums over the samples of this rank, in float64; ``read`` adds those of all ranks."""
 
     def __init__(self, *names: str, device: torch.device | str = "cpu"):
         self.names = (*names, "count")
@@ -58,7 +58,7 @@ def list_labels(source: Any) -> list[int]:
 
 
 class Task(ABC):
-    """A network and the samples that it learns from and is tested on, as one rank of a run sees them."""
+    """A network with its training and test samples, as one rank of a run sees them."""
 
     kind: ClassVar[Kind]
     sample: ClassVar = "image"
@@ -174,7 +174,7 @@ class Task(ABC):
         if self.config.data.cache == "none":
             return source
         if split not in self.cache or not self.cache[split].holds(source, self.device):
-            self.cache.pop(split, None)  # or there would be two of them for a while
+            self.cache.pop(split, None)  # before the new one is made, which may fill the memory
             self.cache[split] = cached = CachedSource(source, self.device, self._workers())
             log.info("%s samples decoded: %.1f GiB held on %s", split, cached.bytes / 2**30, self.device)
         return self.cache[split]
@@ -195,7 +195,7 @@ class Task(ABC):
         return 0 if self.dataset.name in SYNTHETIC else min(1, cores - 1)
 
     def start_test(self, network: nn.Module) -> None:
-        """Forget the last test. All ranks test the buffers of rank 0, which are those that are saved."""
+        """Begin a test. All ranks use the buffers of rank 0, which are the ones that are saved."""
         if distributed.world_size() > 1:
             for buffer in network.buffers():
                 dist.broadcast(buffer, src=0)
@@ -218,7 +218,7 @@ class Task(ABC):
         self._add_problems(set().union(*distributed.all_gather(self.problems)), check=True)
 
     def _add_problems(self, problems: set[str], check: bool) -> None:
-        """Log what is new; stop when there are too many, which all ranks must do at once."""
+        """Log new problems; stop if there are too many. Ranks check together, so that they stop together."""
         for problem in sorted(problems - self.problems):
             log.warning("skipped: %s", problem)
         self.problems |= problems
