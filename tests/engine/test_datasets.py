@@ -14,8 +14,8 @@ from cgnl.engine.config import Config, Data, build, to_dict
 from cgnl.engine.datasets import (
     augmentation_in_training,
     dataset_name,
-    decided,
     open_dataset,
+    resolve_data,
     short_side_in_test,
     view_in_training,
 )
@@ -271,8 +271,8 @@ def test_view_in_test_refuses_a_crop_that_cannot_fit(data, kind):
     ids=str,
 )
 def test_short_side_in_test_follows_the_size(data, side):
-    assert short_side_in_test(data) == decided(data).test_short_side == side
-    assert build(to_dict(Config(data=decided(data)))).data.test_short_side == side
+    assert short_side_in_test(data) == resolve_data(data).test_short_side == side
+    assert build(to_dict(Config(data=resolve_data(data)))).data.test_short_side == side
 
 
 @pytest.mark.parametrize("kind", ["images", "videos"])

@@ -25,11 +25,11 @@ from cgnl.explain.figure import (
     draw,
     fit,
     frames,
+    mark_border,
     outline,
     paint,
     save,
     shrink,
-    with_border,
 )
 from cgnl.explain.inputs import FileInput, whole_input
 from cgnl.explain.verdict import Verdict
@@ -127,11 +127,11 @@ def test_paint_border_and_fit_keep_to_the_view():
     painted = paint(picture, row.seen, torch.zeros_like)
     assert (painted == 0).nonzero().aminmax(dim=0).min.tolist() == [0, 4, 60]
     assert (painted == 0).nonzero().aminmax(dim=0).max.tolist() == [2, 35, 107]
-    changed = (with_border(picture, row.seen) != picture).any(0)
+    changed = (mark_border(picture, row.seen) != picture).any(0)
     assert (changed.sum(), changed[4].sum(), changed[5].sum()) == (2 * 48 + 2 * 30, 48, 2)
     assert fit(row.seen.original, 1, 10).shape == (3, 10, 30)
     whole = whole_input(picture)
-    assert torch.equal(with_border(picture, whole), picture)
+    assert torch.equal(mark_border(picture, whole), picture)
 
 
 def test_large_pictures_are_drawn_on_a_smaller_copy():

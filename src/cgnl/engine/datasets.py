@@ -142,8 +142,8 @@ def short_side_in_test(data: Data) -> int:
     return get_size(data) if dataset_name(data) in DETECTION else min(round(get_size(data) * 8 / 7), LONGEST_SIDE)
 
 
-def decided(data: Data, network: str | None = None) -> Data:
-    """The settings with sizes, mean and deviation as numbers: what is not given is as the network was made for."""
+def resolve_data(data: Data, network: str | None = None) -> Data:
+    """The settings with sizes, mean and deviation filled in: by default, what the network was made for."""
     own = find_input(network) if network else None
     usual = {"size": own.size, "mean": own.mean, "std": own.std} if own else {"size": SIZE, "mean": MEAN, "std": STD}
     data = dataclasses.replace(data, **{n: value for n, value in usual.items() if getattr(data, n) is None})
@@ -151,9 +151,9 @@ def decided(data: Data, network: str | None = None) -> Data:
 
 
 def with_defaults(config: Config) -> Config:
-    """The settings with all that depends on the network and the optimizer decided."""
+    """The settings with all defaults that depend on the network and the optimizer filled in."""
     optim = dataclasses.replace(config.optim, weight_decay=default_decay(config.optim))
-    return dataclasses.replace(config, data=decided(config.data, config.model.name), optim=optim)
+    return dataclasses.replace(config, data=resolve_data(config.data, config.model.name), optim=optim)
 
 
 def central_view(data: Data, size: int) -> View:

@@ -15,7 +15,7 @@ from .folder import start_log, stop_log, warnings_as_sentences
 from .loop import Loop
 from .schedule import BATCH_OF_THE_RATE
 from .tasks import TASKS
-from .train import fitting_batch, memory_errors_as_sentences, new_network, resolved
+from .train import choose_batch_size, memory_errors_as_sentences, new_network, resolve
 
 LOWEST, HIGHEST = 1e-6, 10.0
 """Rates of the first and the last step, as ``optim.lr``."""
@@ -93,9 +93,9 @@ def find_lr(config: Config, steps: int) -> RangeTest:
         start_log(is_rank_zero())
         with lost_ranks_as_sentences(), memory_errors_as_sentences(), warnings_as_sentences():
             dataset = open_dataset(config.data)
-            config = resolved(config, dataset)
+            config = resolve(config, dataset)
             config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, ema=None, on_nan="stop"))
-            batch_size, accumulate = fitting_batch(config, len(dataset.train)), config.optim.accumulate
+            batch_size, accumulate = choose_batch_size(config, len(dataset.train)), config.optim.accumulate
             network, at_once = new_network(config, dataset, batch_size)
             task = TASKS[dataset.kind](network, config, dataset, connect(config), at_once)
             loop = RisingLoop(task, Path(), batch_size / BATCH_OF_THE_RATE, batch_size)

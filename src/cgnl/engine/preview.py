@@ -10,7 +10,7 @@ from .config import Config
 from .datasets import Dataset, open_dataset
 from .distributed import find_accelerator
 from .tasks import TASKS
-from .train import fitting_batch, resolved
+from .train import choose_batch_size, resolve
 
 
 def load_batch(config: Config, epoch: int = 1) -> tuple[Batch, Dataset]:
@@ -19,10 +19,10 @@ def load_batch(config: Config, epoch: int = 1) -> tuple[Batch, Dataset]:
     task = TASKS[dataset.kind]
     if not task.classifies:
         raise ValueError(f"{dataset.name} has objects, and only images and clips are shown")
-    config = resolved(config, dataset)
+    config = resolve(config, dataset)
     # Neither changes a batch: workers would load more of them, and a cache the whole dataset.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, workers=0, cache="none"))
-    batch_size, accumulate = fitting_batch(config, len(dataset.train)), config.optim.accumulate
+    batch_size, accumulate = choose_batch_size(config, len(dataset.train)), config.optim.accumulate
     loading = task(nn.Identity(), config, dataset, torch.device(find_accelerator(config)))
     first = (epoch - 1) * (len(dataset.train) // batch_size) * accumulate
     batch = next(iter(loading.train_batches(batch_size, epoch, first)))

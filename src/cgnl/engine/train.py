@@ -70,7 +70,7 @@ def train(
         console = start_log(is_rank_zero(), silent)
         with lost_ranks_as_sentences(), memory_errors_as_sentences(), warnings_as_sentences():
             dataset = open_dataset(config.data)
-            config = resolved(config, dataset)
+            config = resolve(config, dataset)
             with take_folder(config, resume) as folder:
                 loop = setup(config, dataset, folder, resume, repeat, cache)
                 with loop.loggers:
@@ -105,7 +105,7 @@ def setup(
     cache: dict[str, CachedSource] | None,
 ) -> Loop:
     """Network, task and loop of a run, at its first step or where its last checkpoint ends."""
-    task, batch_size = TASKS[dataset.kind], fitting_batch(config, len(dataset.train))
+    task, batch_size = TASKS[dataset.kind], choose_batch_size(config, len(dataset.train))
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
     network, at_once = new_network(config, dataset, batch_size, load=last is None)
     checkpoint = None if last is None else read_resumable(last, config, dataset, network)
@@ -227,11 +227,11 @@ def read_resumable(last: Path, config: Config, dataset: Dataset, network: nn.Mod
     return checkpoint
 
 
-def resolved(config: Config, dataset: Dataset) -> Config:
+def resolve(config: Config, dataset: Dataset) -> Config:
     """The settings with all defaults resolved; raises if this machine cannot train with them."""
     task, config = TASKS[dataset.kind], with_present_nodes(config)
     find_accelerator(config)
-    at_once = fitting_batch(config, len(dataset.train)) // (config.world * config.optim.accumulate)
+    at_once = choose_batch_size(config, len(dataset.train)) // (config.world * config.optim.accumulate)
     for name in ("mixup", "cutmix") if at_once == 1 else ():
         if alpha := getattr(config.data, name):
             need = "two samples at a time: make optim.batch_size larger, or optim.accumulate smaller"
@@ -259,7 +259,7 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     return dataclasses.replace(config, name=name)
 
 
-def fitting_batch(config: Config, count: int) -> int:
+def choose_batch_size(config: Config, count: int) -> int:
     """The global batch size: as set, or for a small dataset the largest that ranks and accumulated parts can share."""
     parts, asked = config.world * config.optim.accumulate, config.optim.batch_size
     if asked % parts:

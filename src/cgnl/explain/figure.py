@@ -302,9 +302,9 @@ def _panel(
     scaled = shown.scaled if frame is None else at_frame(shown, frame, len(row.seen.original))  # [h, w]
     related = None if threshold is None else scaled >= threshold
     if heat:
-        _show(axis, paint(image, row.seen, lambda part: heated(part, scaled)), row.seen)
+        _show(axis, paint(image, row.seen, lambda part: blend_heat(part, scaled)), row.seen)
     elif related is not None:
-        _show(axis, paint(image, row.seen, lambda part: dimmed(part, related)), row.seen)
+        _show(axis, paint(image, row.seen, lambda part: darken(part, related)), row.seen)
     if related is not None:
         lines = need("matplotlib.collections", "explain").LineCollection
         edges = (outline(related, box.height, box.width) + torch.tensor([box.left, box.top])).numpy()
@@ -368,13 +368,13 @@ def paint(image: Tensor, seen: FileInput, change: Callable[[Tensor], Tensor]) ->
     return result
 
 
-def dimmed(pixels: Tensor, related: Tensor) -> Tensor:
+def darken(pixels: Tensor, related: Tensor) -> Tensor:
     """Darken pixels [3, H, W] outside a mask [h, w]."""
     inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])[0]  # [1, H, W]
     return (pixels * (DIMMED + (1 - DIMMED) * inside)).byte()
 
 
-def heated(pixels: Tensor, scaled: Tensor) -> Tensor:
+def blend_heat(pixels: Tensor, scaled: Tensor) -> Tensor:
     """Blend a scaled map [h, w], as colours, with grey pixels [3, H, W]."""
     values = F.interpolate(scaled.float()[None, None], pixels.shape[-2:], mode="bilinear")[0, 0]  # [H, W]
     colours = need("matplotlib", "explain").colormaps[COLOURS](values.clamp(0, 1).numpy())[..., :3]
@@ -382,7 +382,7 @@ def heated(pixels: Tensor, scaled: Tensor) -> Tensor:
     return (0.4 * grey + 0.6 * 255 * torch.from_numpy(colours).permute(2, 0, 1)).byte()
 
 
-def with_reference(image: Tensor, row: Row, frame: int) -> Tensor:
+def mark_patch(image: Tensor, row: Row, frame: int) -> Tensor:
     """Mark the reference patch of an image [3, H, W] of the file in green, in its own frame only."""
     if row.reference is None or frame != row.frame:
         return image
@@ -395,7 +395,7 @@ def with_reference(image: Tensor, row: Row, frame: int) -> Tensor:
     return torch.where(inside, torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None], image)
 
 
-def with_border(image: Tensor, seen: FileInput) -> Tensor:
+def mark_border(image: Tensor, seen: FileInput) -> Tensor:
     """Draw a thin dashed line around what the network sees of an image [3, H, W] of the file."""
     if seen.whole:
         return image
@@ -429,17 +429,19 @@ def frames(rows: Sequence[Row]) -> Tensor:
         lines = []
         for row in rows:
             frame = fit(row.seen.original[t], *PANEL)
-            line = [_titled(with_border(with_reference(frame, row, t), row.seen), row.title)]
+            line = [_add_title(mark_border(mark_patch(frame, row, t), row.seen), row.title)]
             for shown, _ in row.panels:
                 heat = at_frame(shown, t, count)
-                line.append(_titled(paint(frame, row.seen, lambda part, heat=heat: heated(part, heat)), _label(shown)))
+                line.append(
+                    _add_title(paint(frame, row.seen, lambda part, heat=heat: blend_heat(part, heat)), _label(shown))
+                )
             line += [torch.zeros_like(line[0])] * (panels - len(line))
             lines.append(torch.cat(line, 2))
         images.append(torch.cat(lines, 1))
     return torch.stack(images)
 
 
-def _titled(pixels: Tensor, title: str) -> Tensor:
+def _add_title(pixels: Tensor, title: str) -> Tensor:
     """Put a line of text above pixels."""
     image = need("PIL.Image", "data").new("RGB", (pixels.shape[-1], 18))
     need("PIL.ImageDraw", "data").Draw(image).text((4, 3), title.replace("\n", ", "), fill="white")

@@ -188,18 +188,18 @@ def shown(
     image = figure.enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
     scaled = figure.at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
     if style == "heat":
-        image = figure.paint(image, look.seen, lambda part: figure.heated(part, scaled))
+        image = figure.paint(image, look.seen, lambda part: figure.blend_heat(part, scaled))
     elif style == "patches":
-        image = figure.paint(image, look.seen, lambda part: outlined(part, scaled >= threshold))
-    image = figure.with_border(image, look.seen)
-    return figure.with_reference(image, row, frame if count else int(look.attention.at[-1]))
+        image = figure.paint(image, look.seen, lambda part: outline_patches(part, scaled >= threshold))
+    image = figure.mark_border(image, look.seen)
+    return figure.mark_patch(image, row, frame if count else int(look.attention.at[-1]))
 
 
-def outlined(pixels: Tensor, related: Tensor) -> Tensor:
+def outline_patches(pixels: Tensor, related: Tensor) -> Tensor:
     """Dim pixels [3, H, W] outside a mask [h, w], and draw a white line around it."""
     inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])  # [1, 1, H, W]
     edge = F.max_pool2d(inside, 5, 1, 2) + F.max_pool2d(-inside, 5, 1, 2) > 0
-    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), figure.dimmed(pixels, related))
+    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), figure.darken(pixels, related))
 
 
 def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) -> None:
