@@ -567,13 +567,13 @@ def test_resolved_names_a_run_by_dataset_network_and_block():
 
 
 @pytest.mark.parametrize(("count", "world", "accumulate", "batch"), [(24, 1, 1, 8), (7, 1, 1, 7), (7, 2, 2, 4)])
-def test_fitting_batch_takes_what_there_is_in_equal_shares(count, world, accumulate, batch):
+def test_choose_batch_size_takes_what_there_is_in_equal_shares(count, world, accumulate, batch):
     settings = {"optim.batch_size": 8, "optim.accumulate": accumulate, "devices": world}
     assert choose_batch_size(load(None, settings), count) == batch
 
 
 @pytest.mark.parametrize(("count", "world", "message"), [(24, 3, "does not divide"), (3, 4, "divided into 4 shares")])
-def test_fitting_batch_refuses_unequal_shares(count, world, message):
+def test_choose_batch_size_refuses_unequal_shares(count, world, message):
     with pytest.raises(ValueError, match=message):
         choose_batch_size(load(None, {"optim.batch_size": 8, "devices": world}), count)
 
