@@ -1,12 +1,15 @@
 """On a GPU the kernels are compiled; elsewhere Triton's interpreter runs them, with float32 and float16."""
 
+import importlib
+
 import pytest
 import torch
 
 from tests.conftest import INTERPRETED
-from tests.ops.fused.helpers import PRECISIONS, Precision
+from tests.ops.fused.helpers import DEVICE, PRECISIONS, Precision
 
 pytest.importorskip("triton")
+launch = importlib.import_module("cgnl.ops.fused.launch")
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +48,18 @@ def eight_processors(monkeypatch) -> int:
 
 
 def set_processors(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    for module in ("attention", "branch"):
-        monkeypatch.setattr(f"cgnl.ops.fused.{module}.processors", lambda _: count)
+    set_hardware(monkeypatch, processors=count)
     return count
+
+
+@pytest.fixture(params=[True, False], ids=["tma", "pointers"])
+def tma(request, monkeypatch) -> bool:
+    """Tiles copied by the hardware, or read through pointers, with the tiles of smaller GPUs."""
+    set_hardware(monkeypatch, tma=request.param, **({} if request.param else {"shared": 99}))
+    return request.param
+
+
+def set_hardware(monkeypatch: pytest.MonkeyPatch, **changed) -> None:
+    found = launch.hardware(torch.device(DEVICE))._replace(**changed)
+    for module in ("attention", "backward", "branch", "launch", "output"):
+        monkeypatch.setattr(f"cgnl.ops.fused.{module}.hardware", lambda _: found)

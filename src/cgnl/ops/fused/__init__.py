@@ -53,8 +53,8 @@ def why_not(
         return f"groups of {width} inner channels and {wide} channels are no multiples of 8"
     if x.shape[0] > 65535:
         return f"a batch of {x.shape[0]} is beyond what a grid holds"
-    if x.is_cuda and torch.cuda.get_device_properties(x.device).major < 9:
-        return "the kernels need compute capability 9 or higher"
+    if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
+        return "the kernels need compute capability 8 or higher"
     return None
 
 
