@@ -146,8 +146,7 @@ def _why_not_norm(norm: Any, groups: int) -> str | None:
 
 
 def _has_hooks(layer: Any) -> bool:
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return any(len(each) > 0 for each in hooks)
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 
 
 def _read_norm(norm: Any) -> BlockNorm | None:

@@ -1,6 +1,7 @@
 """The block as Triton kernels, and when they apply. Triton is imported only when they run."""
 
 import contextlib
+import functools
 import importlib.util
 import math
 import os
@@ -53,7 +54,7 @@ def why_not(
         return f"groups of {width} inner channels and {wide} channels are no multiples of 8"
     if x.shape[0] > 65535:
         return f"a batch of {x.shape[0]} is beyond what a grid holds"
-    if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
+    if x.is_cuda and _capability(x.device) < (8, 0):
         return "the kernels need compute capability 8 or higher"
     return None
 
@@ -85,7 +86,7 @@ def cgnl_block(
     if norm is not None and not norm.training and norm.running_mean is not None and norm.running_var is not None:
         fixed = norm.running_mean, norm.running_var
     affine = [t for t in (weight, bias) if t is not None]
-    with torch.autocast(x.device.type, enabled=False), _on(x):
+    with _without_autocast(x), _on(x):
         if norm is None or fixed is not None:
             if not (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *affine))):
                 return infer(x, weights, dtype, series, [*(fixed or ()), *affine], eps)
@@ -115,9 +116,20 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
+def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
+
+
 def _on(x: Tensor) -> contextlib.AbstractContextManager:
     """Kernels start on the current device, which need not be that of x."""
-    return torch.cuda.device(x.device) if x.is_cuda and not torch.compiler.is_compiling() else contextlib.nullcontext()
+    elsewhere = x.is_cuda and not torch.compiler.is_compiling() and torch.cuda.current_device() != x.device.index
+    return torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext()
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def interpreted() -> bool:

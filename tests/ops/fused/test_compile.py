@@ -1,0 +1,27 @@
+"""Kernels compile for GPUs that this machine lacks, and fit into their shared memory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SHARED = {80: 163, 86: 99, 89: 99}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("capability", SHARED)
+def test_kernels_compile_and_fit(capability, tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.ops.fused.compile_kernels", str(capability)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert set(found) == {"bfloat16", "one group, float16", "float32"}
+    for kernels in found.values():
+        assert {"power_sums_fwd_kernel", "factors_bwd_kernel"} < set(kernels)
+        assert max(kernels.values()) <= SHARED[capability]
