@@ -5,13 +5,15 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from cgnl import CGNL
+from cgnl import CGNL, ops
 from cgnl.ops import fused
 from cgnl.ops.fused import launch
 
@@ -37,8 +39,9 @@ class Driver:
         return device
 
 
-def compile_block(capability: int, dtype: torch.dtype, **options) -> dict[str, float]:
-    """KiB of shared memory of each kernel that the block launches."""
+@contextmanager
+def recorded() -> Iterator[dict[str, float]]:
+    """KiB of shared memory of each kernel that is launched, and only compiled."""
     found = {}
 
     def compile_only(self: launch.Launch, *tensors: Any) -> None:
@@ -46,21 +49,37 @@ def compile_block(capability: int, dtype: torch.dtype, **options) -> dict[str, f
         compiled = self.kernel.warmup(*arguments, grid=self.grid, num_warps=self.warps, num_stages=self.stages)
         found[self.kernel.__name__] = compiled.metadata.shared / 1024
 
-    launch.Launch.__call__ = compile_only
+    run, launch.Launch.__call__ = launch.Launch.__call__, compile_only
+    yield found
+    launch.Launch.__call__ = run
+
+
+def compile_block(dtype: torch.dtype, **options) -> dict[str, float]:
     block = CGNL(256, backend="fused", **options).to(dtype)
     x = torch.zeros(2, 256, 14, 14, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
-    block(x).sum().backward()
-    with torch.no_grad():
-        block.eval()(x)
+    with recorded() as found:
+        block(x).sum().backward()
+        with torch.no_grad():
+            block.eval()(x)
+    return found
+
+
+def compile_operator(dtype: torch.dtype, layout: torch.memory_format, **options) -> dict[str, float]:
+    inputs = [torch.zeros(2, 64, 14, 14, dtype=dtype).to(memory_format=layout).requires_grad_() for _ in range(3)]
+    with recorded() as found:
+        ops.compact_generalized_non_local(*inputs, groups=8, backend="fused", **options).sum().backward()
     return found
 
 
 def main(capability: int) -> None:
     driver.set_active(Driver(capability))  # pyright: ignore[reportArgumentType]
-    fused.why_not = lambda *_, **__: None
+    fused.why_not = fused.why_not_operator = lambda *_, **__: None
     torch.backends.cudnn.allow_tf32 = True
     launch.pretended = launch.Hardware(108, capability >= 90, SHARED[capability])
-    print(json.dumps({name: compile_block(capability, **options) for name, options in BLOCKS.items()}))
+    found = {name: compile_block(**options) for name, options in BLOCKS.items()}
+    found["operator"] = compile_operator(torch.bfloat16, torch.contiguous_format)
+    found["operator, channels last"] = compile_operator(torch.float32, torch.channels_last, kernel="rbf")
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def test_kernels_compile_and_fit(capability, tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert set(found) == {"bfloat16", "one group, float16", "float32"}
-    for kernels in found.values():
-        assert {"power_sums_fwd_kernel", "factors_bwd_kernel"} < set(kernels)
-        assert max(kernels.values()) <= SHARED[capability]
+    assert {"bfloat16", "one group, float16", "float32", "operator", "operator, channels last"} == set(found)
+    assert {"power_sums_fwd_kernel", "branch_bwd_kernel", "output_fwd_kernel"} < set(found["bfloat16"])
+    assert {"sums_fwd_kernel", "apply_fwd_kernel", "theta_bwd_kernel", "factors_bwd_kernel"} == set(found["operator"])
+    assert max(shared for kernels in found.values() for shared in kernels.values()) <= SHARED[capability]
