@@ -1,5 +1,19 @@
 """The whole block: which kernels follow one another, and how gradients come back.
 
+    forward    X --power_sums, total--> c = Phi^T g      [B, G, K]     attention.py
+               X W_theta^T --> theta                     [B, N, I]     cuBLAS
+               theta, c --moments--> of z = W_z y        [2, B, C]     branch.py: z itself is never written
+               moments --batch_norm--> scale, shift      [B, C]        batchnorm.py, or norm.py for the others
+               X, theta, c --apply--> X + scale z + shift              branch.py
+    inference  X, c --output--> X + norm(W_z y)                        output.py: theta is not written either
+    backward   dO, theta --gradient_sums--> of dO, dO z  [2, B, C]     branch.py
+               these --batch_norm--> a, u, v of dz = a dO + u + v z    batchnorm.py, or norm.py
+               for a part of the samples at a time:                    operators.py
+               X W_phi^T, X W_g^T --> phi, g             [B, N, I]     cuBLAS, recomputed
+               dO, theta --branch--> dtheta, dW_z, dc                  backward.py
+               phi, g, dc --factors--> dphi, dg                        backward.py: in their places
+               dtheta, dphi, dg --> dX, dW                             cuBLAS
+
 Tensors come and go as the block has them. In between x is [B, N, C], the projections' weights are [I, C], those of z
 [C, I / G], all rounded to one dtype; what the branch is added to is not rounded. ``row_sums`` are those of W_z, by
 which the p = 0 term arrives, of weights that were not rounded: after a norm that cancels their size, how they were
@@ -206,6 +220,7 @@ class Block(torch.autograd.Function):
             fixed = mean, variance
         else:
             gain, bias = vector(norm_weight), vector(norm_bias)
+            fixed = None if fixed is None else (fixed[0].float(), fixed[1].float())
         standard = standardise(norm, fixed, moments, c, row_sums, gain, bias, rows.shape[1], series)
         scale, shift = (of_samples(t, x.shape[0]) for t in (standard.scale, standard.shift))
         out = fused_apply(residual, theta, z, c, scale, shift, series.first, series.gamma)

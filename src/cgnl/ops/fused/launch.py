@@ -78,7 +78,7 @@ def make_form(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float, 
 
 def constants(form: Form) -> Form:
     """The form as kernels take it: ``form.dot`` and the others are known when they are compiled."""
-    return Form(*map(tl.constexpr, form))
+    return Form._make(map(tl.constexpr, form))
 
 
 def precision(x: Tensor) -> str:
@@ -99,7 +99,7 @@ class Descriptor(TensorDescriptor):
 
     def __init__(self, tensor: Tensor, tile: list[int]):
         # Not the dataclass's own: its checks take longer than a launch, and hold for all tensors of a plan.
-        self.base, self.shape, self.strides = tensor, tensor.shape, tensor.stride()
+        self.base, self.shape, self.strides = tensor, list(tensor.shape), list(tensor.stride())
         self.block_shape, self.padding = tile, "zero"
 
 

@@ -11,7 +11,7 @@ atomically, so results are the same bits each time.
 
 # Kernels are read by Triton, not run by Python.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportGeneralTypeIssues=false, reportPossiblyUnboundVariable=false
 
 import math
 from collections.abc import Callable
@@ -119,14 +119,14 @@ def value_and_slope(x, sums, parts, form, PARTS: tl.constexpr):
 
 
 @triton.jit
-def sums_fwd_kernel(phi, g, sums, size, length, form, BLOCK: tl.constexpr):
+def operator_sums_fwd_kernel(phi, g, sums, size, length, form, BLOCK: tl.constexpr):
     """``sums = (exp(-gamma * phi**2) * phi**p * g).sum()`` of each part: [B, G, parts, terms]"""
     x, weight = load_elements(phi, form, size, length, BLOCK), load_elements(g, form, size, length, BLOCK)
     store_sums(sums, x, weight, form)
 
 
 @triton.jit
-def apply_fwd_kernel(theta, y, sums, size, length, parts, form, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+def operator_apply_fwd_kernel(theta, y, sums, size, length, parts, form, BLOCK: tl.constexpr, PARTS: tl.constexpr):
     """``y = exp(-gamma * theta**2) * sum(c[p] * theta**p)``."""
     x = load_elements(theta, form, size, length, BLOCK)
     value, _ = value_and_slope(x, sums, parts, form, PARTS)
@@ -134,7 +134,7 @@ def apply_fwd_kernel(theta, y, sums, size, length, parts, form, BLOCK: tl.conste
 
 
 @triton.jit
-def theta_bwd_kernel(
+def operator_theta_bwd_kernel(
     theta, dy, dtheta, sums, dsums, size, length, parts, form, BLOCK: tl.constexpr, PARTS: tl.constexpr
 ):
     """``dtheta = dy * dy_dtheta`` and ``dc[p] = (dy * exp(-gamma * theta**2) * theta**p).sum()`` of each part."""
@@ -145,7 +145,9 @@ def theta_bwd_kernel(
 
 
 @triton.jit
-def factors_bwd_kernel(phi, g, dphi, dg, dsums, size, length, parts, form, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+def operator_factors_bwd_kernel(
+    phi, g, dphi, dg, dsums, size, length, parts, form, BLOCK: tl.constexpr, PARTS: tl.constexpr
+):
     """``dg = exp(-gamma * phi**2) * sum(dc[p] * phi**p)`` and ``dphi = g * ddg_dphi``."""
     x, weight = load_elements(phi, form, size, length, BLOCK), load_elements(g, form, size, length, BLOCK)
     value, slope = value_and_slope(x, dsums, parts, form, PARTS)
@@ -158,9 +160,11 @@ BLOCK = 4096
 PARTS = 64
 """Parts of a sample and group that each program adds up by itself; more are added up once."""
 KERNELS = {
-    "sums_fwd": sums_fwd_kernel, "apply_fwd": apply_fwd_kernel, "theta_bwd": theta_bwd_kernel,
-    "factors_bwd": factors_bwd_kernel,
-}  # fmt: skip
+    "sums_fwd": operator_sums_fwd_kernel,
+    "apply_fwd": operator_apply_fwd_kernel,
+    "theta_bwd": operator_theta_bwd_kernel,
+    "factors_bwd": operator_factors_bwd_kernel,
+}
 
 
 class Series(NamedTuple):
@@ -196,7 +200,7 @@ def make_plan(
     length = width if last else positions
     planes = [(b, width * c, c, n) if last else (b, width * c, n, c) for b, c, n in strides]
     row = all(fast == 1 and (slow == length or length == size) for _, _, fast, slow in planes)
-    form = Form(*map(tl.constexpr, (first, terms, alphas, gamma, row)))
+    form = Form._make(map(tl.constexpr, (first, terms, alphas, gamma, row)))
     if name == "sums_fwd":
         constants = size, length, form, BLOCK
     else:
@@ -251,7 +255,7 @@ class CompactOperator(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, phi: Tensor, g: Tensor, series: Series, again: Callable) -> Tensor:
-        flat = [flatten(t) for t in (theta, phi, g)]
+        flat = flatten(theta), flatten(phi), flatten(g)
         y, sums = forward(*flat, series)
         ctx.save_for_backward(theta, phi, g, *flat, sums)
         ctx.series, ctx.again = series, again
