@@ -21,6 +21,7 @@ It is set in tests/ops/fused alone: all others, and the processes that they star
 """
 if INTERPRETED and importlib.util.find_spec("triton"):
     os.environ["TRITON_INTERPRET"] = "1"
+    importlib.import_module("cgnl.ops.fused.operator")
     importlib.import_module("cgnl.ops.fused.operators")
 os.environ.pop("TRITON_INTERPRET", None)
 

@@ -263,6 +263,7 @@ BENCHMARKS = {
         (
             like_reference("reference", build_operator, backend="reference"),
             like_reference("reference compiled", build_operator, compile_, backend="reference"),
+            like_reference("fused", build_operator, backend="fused"),
             Subject("non-local bmm", lambda _: partial(non_local, attention_by_products)),
             Subject("non-local sdpa", lambda _: partial(non_local, attention_by_kernels), counts_as="non-local bmm"),
         ),

@@ -53,16 +53,35 @@ def compact_generalized_non_local(
         process_group: ranks among which the positions are split, or None. Only the B G (P + 1) sums travel, twice as
             many with ``normalize`` (plus B G norms for ``beta="norm"`` and one count with ``scale``), in one message
             forward and one backward. ``normalize`` with ``beta="exact"`` sends B G minima before.
-        backend: ``"auto"`` or ``"reference"``; ``"fused"`` raises, since fused kernels take the whole block.
+        backend: ``"auto"`` runs Triton kernels on CUDA where they apply, ``"fused"`` always (or raises),
+            ``"reference"`` never.
 
     Returns:
         [B, C, *positions] in g's dtype. Sums are accumulated in float32, float64 for float64.
     """
     check_backend(backend)
-    _takes_fused(backend, "there are fused kernels for the block CGNL, not for the operator")
+    kernel = kernels.resolve(kernel)
+    if backend != "reference" and _takes_fused(
+        backend, _why_not_operator(theta, phi, g, groups, kernel, normalize, process_group)
+    ):
+        return fused.compact_generalized_non_local(theta, phi, g, kernel=kernel, groups=groups, scale=scale)
     return reference.compact_generalized_non_local(
         theta, phi, g, kernel=kernel, groups=groups, scale=scale, normalize=normalize, process_group=process_group
     )
+
+
+def _why_not_operator(
+    theta: Any, phi: Any, g: Any, groups: int, kernel: Kernel, normalize: bool, process_group: Any
+) -> str | None:
+    if not all(type(t) in (Tensor, nn.Parameter) for t in (theta, phi, g)):
+        return "the inputs are not plain tensors"
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return "compilers and counters want to see each operation"
+    if process_group is not None:
+        return "there are no kernels for positions that are split over ranks"
+    if 0 in theta.shape:
+        return "there is nothing to compute"
+    return fused.why_not_operator(theta, phi, g, groups, kernel, normalize)
 
 
 def cgnl_block(
@@ -146,8 +165,7 @@ def _why_not_norm(norm: Any, groups: int) -> str | None:
 
 
 def _has_hooks(layer: Any) -> bool:
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return any(len(each) > 0 for each in hooks)
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 
 
 def _read_norm(norm: Any) -> BlockNorm | None:

@@ -272,19 +272,22 @@ def check_inputs(theta: Tensor, phi: Tensor, g: Tensor, groups: int = 1, same_po
     if not all(isinstance(t, Tensor) for t in (theta, phi, g)):
         raise ValueError(f"expected tensors, got {', '.join(type(t).__name__ for t in (theta, phi, g))}")
     check_whole(groups=groups)
-    shapes = f"theta {list(theta.shape)}, phi {list(phi.shape)}, g {list(g.shape)}"
     if not all(t.is_floating_point() for t in (theta, phi, g)):
         raise ValueError(f"expected floating-point tensors, got {theta.dtype}, {phi.dtype}, {g.dtype}")
     if not 3 <= theta.ndim <= 5:
-        raise ValueError(f"expected [B, C, *positions] with 1, 2 or 3 position axes, got {shapes}")
+        raise ValueError(f"expected [B, C, *positions] with 1, 2 or 3 position axes, got {_shapes(theta, phi, g)}")
     if phi.shape != g.shape or theta.shape[:2] != phi.shape[:2] or theta.ndim != phi.ndim:
-        raise ValueError(f"theta, phi and g do not fit together: {shapes}")
+        raise ValueError(f"theta, phi and g do not fit together: {_shapes(theta, phi, g)}")
     if same_positions and theta.shape != phi.shape:
-        raise ValueError(f"theta and phi must have the same positions: {shapes}")
+        raise ValueError(f"theta and phi must have the same positions: {_shapes(theta, phi, g)}")
     if 0 in theta.shape[1:] or 0 in phi.shape[2:]:
-        raise ValueError(f"there must be at least one channel and one position: {shapes}")
+        raise ValueError(f"there must be at least one channel and one position: {_shapes(theta, phi, g)}")
     if groups < 1 or theta.shape[1] % groups:
         raise ValueError(f"channels = {theta.shape[1]} is not divisible by groups = {groups}")
+
+
+def _shapes(theta: Tensor, phi: Tensor, g: Tensor) -> str:
+    return f"theta {list(theta.shape)}, phi {list(phi.shape)}, g {list(g.shape)}"
 
 
 def check_map(x: Tensor, channels: int, ndim: int, inserted_after: str | None = None) -> None:

@@ -1,12 +1,15 @@
 """On a GPU the kernels are compiled; elsewhere Triton's interpreter runs them, with float32 and float16."""
 
+import importlib
+
 import pytest
 import torch
 
 from tests.conftest import INTERPRETED
-from tests.ops.fused.helpers import PRECISIONS, Precision
+from tests.ops.fused.helpers import DEVICE, PRECISIONS, Precision
 
 pytest.importorskip("triton")
+launch = importlib.import_module("cgnl.ops.fused.launch")
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +48,16 @@ def eight_processors(monkeypatch) -> int:
 
 
 def set_processors(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    for module in ("attention", "branch"):
-        monkeypatch.setattr(f"cgnl.ops.fused.{module}.processors", lambda _: count)
+    set_hardware(monkeypatch, processors=count)
     return count
+
+
+@pytest.fixture(params=[99, 163], ids="{}-KiB".format)
+def pointers(request, monkeypatch) -> None:
+    """Tiles are read through pointers, and fit into the shared memory of GPUs before Hopper."""
+    set_hardware(monkeypatch, tma=False, shared=request.param)
+
+
+def set_hardware(monkeypatch: pytest.MonkeyPatch, **changed) -> None:
+    found = launch.hardware(torch.device(DEVICE))._replace(**changed)
+    monkeypatch.setattr(launch, "pretended", found)

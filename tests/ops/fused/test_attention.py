@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from cgnl.ops.fused import attention
-from cgnl.ops.fused.machine import Tile
+from cgnl.ops.fused.launch import Tile
 from tests.conftest import relative_error
 from tests.ops.fused.helpers import DEVICE, FORMS, SIZES, draw, grouped, powers
 

@@ -94,13 +94,13 @@ def test_branch_backward_holds_a_response_that_float16_cannot(sizes):
     *((s, True) for s in NARROW.values()), *((s, False) for s in WIDE.values()),
 ], ids=[*NARROW, *WIDE])  # fmt: skip
 def test_is_narrow(sizes, expected):
-    form = backward.form_of(draw(sizes.channels, sizes.width), draw(1, sizes.groups, 1), 1, 0.0, "tf32x3")
+    form = backward.make_form(draw(sizes.channels, sizes.width), draw(1, sizes.groups, 1), 1, 0.0, "tf32x3")
     assert backward.is_narrow(form, torch.float16) == expected
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("tf32x3", False), ("ieee", True)])
 def test_is_narrow_leaves_room_for_operands_in_three_parts(precision, expected):
-    form = backward.form_of(draw(256, 64), draw(1, 2, 1), 1, 0.0, precision)
+    form = backward.make_form(draw(256, 64), draw(1, 2, 1), 1, 0.0, precision)
     assert backward.is_narrow(form, torch.float32) == expected
 
 

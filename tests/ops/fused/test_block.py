@@ -83,6 +83,15 @@ def test_block_in_half_precision_is_as_exact_as_the_reference(name):
         assert_exact(CASES[name], dtype)
 
 
+@pytest.mark.usefixtures("pointers")
+@pytest.mark.parametrize("name", [
+    "eval-dot-group-beyond-it", "eval-groups-left-over", "recompute-constant-of-the-sample", "65-positions",
+    "width-136", "width-24-groups-left-over",
+])  # fmt: skip
+def test_block_through_pointers_is_as_exact_as_the_reference(name, two_precisions):
+    assert_exact(CASES[name], two_precisions.dtype)
+
+
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("recompute", [True, False], ids=["recompute", "keep"])
 def test_block_goes_back_through_a_part_of_the_samples_at_a_time(parts, recompute, monkeypatch):

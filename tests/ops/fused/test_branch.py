@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from cgnl.ops.fused import branch
+from cgnl.ops.fused.launch import Launch
 from tests.conftest import relative_error
 from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, project, response
 
@@ -106,19 +107,20 @@ def test_merge_gives_the_moments_of_the_whole(last):
     parts = z.split((20, 20, last), 1)
     means = torch.stack([p.mean(1) for p in parts], 1)  # [B, parts, C]
     squares = torch.stack([p.var(1, correction=0) * p.shape[1] for p in parts], 1)
-    mean, square = branch.merge(torch.stack((means, squares)).float(), 40 + last, 20)
+    mean, square = merged = torch.empty(2, 3, 300, device=z.device)
+    merge = Launch(branch.merge_moments_fwd_kernel, (2, 3), 4, 1, 40 + last, 20, 300, 3, 256)
+    merge(torch.stack((means, squares)).float(), merged)
     assert relative_error(mean, z.mean(1)) < 1e-6
     assert relative_error(square, z.var(1, correction=0) * z.shape[1]) < 1e-5
 
 
 @pytest.mark.parametrize("positions", [1, 64, 65, 1000])
 @pytest.mark.parametrize("count", [1, 7, 132])
-def test_grid_of_covers_every_position_and_wastes_no_program(positions, count, monkeypatch):
-    monkeypatch.setattr(branch, "processors", lambda _: count)
+def test_grid_of_covers_every_position_and_wastes_no_program(positions, count):
     sizes = SIZES["groups-left-over"]
-    form = branch.form_of(draw(sizes.channels, sizes.width), draw(1, sizes.groups, 1), 1, 0.0, "tf32")
+    form = branch.make_form(draw(sizes.channels, sizes.width), draw(1, sizes.groups, 1), 1, 0.0, "tf32")
     cut = branch.cut_of(form, sizes.groups, torch.float16)
-    (blocks, parts, batch), steps = branch.grid_of(cut, form, sizes.groups, 2, positions, 3, draw(1).device)
+    (blocks, parts, batch), steps = branch.grid_of(cut, form, sizes.groups, 2, positions, 3, count)
     assert batch == 2
     assert parts * steps * cut.rows >= positions > (parts - 1) * steps * cut.rows
     assert blocks * cut.together >= sizes.groups > (blocks - 1) * cut.together

@@ -1,6 +1,7 @@
 """The block as Triton kernels, and when they apply. Triton is imported only when they run."""
 
 import contextlib
+import functools
 import importlib.util
 import math
 import os
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import kernels
+from .. import kernels, reference
 from ..block import BlockNorm, count_batch
 from ..kernels import Kernel
 from ..series import exporting, under_function_transform
@@ -32,16 +33,12 @@ def why_not(
     x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, normalize: bool, scale: str | None = None
 ) -> str | None:
     """The reason why the fused kernels cannot take such a block and input, or None if they can."""
-    if not (x.is_cuda or (interpreted() and x.device.type == "cpu")):
-        return f"the input is on {x.device}, and the kernels run on CUDA"
-    if not TRITON:
-        return "triton is not installed"
+    if reason := _why_not_here(x):
+        return reason
     if (dtype := compute_dtype(x)) not in (torch.float16, torch.bfloat16, torch.float32):
         return f"there are no kernels for {dtype}"
     if dtype == torch.bfloat16 and interpreted():
         return "Triton's interpreter (TRITON_INTERPRET=1) computes bfloat16 wrongly"
-    if _transformed():
-        return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
     if normalize:
         return "there are no kernels for normalize=True"
     if scale == "energy":
@@ -53,8 +50,19 @@ def why_not(
         return f"groups of {width} inner channels and {wide} channels are no multiples of 8"
     if x.shape[0] > 65535:
         return f"a batch of {x.shape[0]} is beyond what a grid holds"
-    if x.is_cuda and torch.cuda.get_device_properties(x.device).major < 9:
-        return "the kernels need compute capability 9 or higher"
+    return None
+
+
+def _why_not_here(x: Tensor) -> str | None:
+    """Why no kernels can run on this device, or be seen by whoever follows what is computed."""
+    if not (x.is_cuda or (interpreted() and x.device.type == "cpu")):
+        return f"the input is on {x.device}, and the kernels run on CUDA"
+    if not TRITON:
+        return "triton is not installed"
+    if _transformed():
+        return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
+    if x.is_cuda and _capability(x.device) < (8, 0):
+        return "the kernels need compute capability 8 or higher"
     return None
 
 
@@ -85,7 +93,7 @@ def cgnl_block(
     if norm is not None and not norm.training and norm.running_mean is not None and norm.running_var is not None:
         fixed = norm.running_mean, norm.running_var
     affine = [t for t in (weight, bias) if t is not None]
-    with torch.autocast(x.device.type, enabled=False), _on(x):
+    with _without_autocast(x), _on(x):
         if norm is None or fixed is not None:
             if not (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *affine))):
                 return infer(x, weights, dtype, series, [*(fixed or ()), *affine], eps)
@@ -107,6 +115,46 @@ def _track(norm: BlockNorm, mean: Tensor, variance: Tensor) -> None:
         norm.running_var.lerp_(variance, momentum)
 
 
+def why_not_operator(theta: Tensor, phi: Tensor, g: Tensor, groups: int, kernel: Kernel, normalize: bool) -> str | None:
+    """The reason why the operator's kernels cannot take such inputs, or None if they can."""
+    if reason := _why_not_here(theta):
+        return reason
+    for dtype in (theta.dtype, phi.dtype, g.dtype):
+        if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            return f"there are no kernels for {dtype}"
+        if dtype == torch.bfloat16 and interpreted():
+            return "Triton's interpreter (TRITON_INTERPRET=1) computes bfloat16 wrongly"
+    if normalize:
+        return "there are no kernels for normalize=True"
+    if kernel.constant:
+        return 'there are no kernels for beta="norm"'
+    if (order := len(kernel.coefficients()) - 1) > HIGHEST:
+        return f"the series has order {order}, and the kernels go up to {HIGHEST}"
+    if max(theta.shape[0], groups) > 65535:
+        return f"{theta.shape[0]} samples of {groups} groups are beyond what a grid holds"
+    return None
+
+
+def compact_generalized_non_local(
+    theta: Tensor,
+    phi: Tensor,
+    g: Tensor,
+    *,
+    kernel: str | Kernel = "dot",
+    groups: int = 1,
+    scale: str | None = None,
+) -> Tensor:
+    """Theta (Phi^T g) by Triton kernels, [B, C, *positions] in g's dtype."""
+    from .operator import compute, make_series
+
+    kernel = kernels.resolve(kernel)
+    reference.check_inputs(theta, phi, g, groups)
+    series = make_series(kernel, groups, scale, math.prod(theta.shape[2:]), theta.shape[1] // groups)
+    again = functools.partial(reference.compact_generalized_non_local, kernel=kernel, groups=groups, scale=scale)
+    with _on(theta):
+        return compute(theta, phi, g, series, again)
+
+
 def compute_dtype(x: Tensor) -> torch.dtype:
     """The dtype of the projections."""
     kind = x.device.type
@@ -115,9 +163,20 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
+def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
+
+
 def _on(x: Tensor) -> contextlib.AbstractContextManager:
     """Kernels start on the current device, which need not be that of x."""
-    return torch.cuda.device(x.device) if x.is_cuda and not torch.compiler.is_compiling() else contextlib.nullcontext()
+    elsewhere = x.is_cuda and not torch.compiler.is_compiling() and torch.cuda.current_device() != x.device.index
+    return torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext()
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def interpreted() -> bool:

@@ -5,20 +5,23 @@
 # pyright: reportPossiblyUnboundVariable=false
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .machine import Tile, cdiv, descriptor, launch, power_of_two, precision, processors, rows_of
-from .series import envelope, halves
+from .launch import Hardware, Launch, Tile, cdiv, hardware, plan, power_of_two, precision, rows_of, source
+from .series import envelope
+from .tiles import halves, load_pair, load_rows
 
 
 @triton.jit
-def power_sums_kernel(
-    x_desc,  # [M, C]
-    weight_desc,  # of phi and g: [2, I, C], I = inner channels
+def power_sums_fwd_kernel(
+    x,  # [M, C]
+    weight,  # of phi and g: [2, I, C], I = inner channels
     sums,  # [M, I / unit, terms]
     M,
     C,
@@ -28,11 +31,16 @@ def power_sums_kernel(
     terms: tl.constexpr,
     gamma: tl.constexpr,
     input_precision: tl.constexpr,
+    tma: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """phi and g of a tile in registers, and sum_i exp(-gamma phi_i^2) phi_i^p g_i over each ``unit`` of channels.
+    """phi and g of a tile in registers, and their power sums over each ``unit`` of channels::
+
+        phi, g = x @ w_phi.T, x @ w_g.T  # [M, I]
+        powers = torch.stack([exp(-gamma * phi**2) * phi**p * g for p in range(first, first + terms)], -1)
+        sums = powers.unflatten(1, (-1, unit)).sum(2)  # [M, I / unit, terms]
 
     phi and g come out of one product: twice as wide, it reads X from shared memory half as often.
     """
@@ -43,8 +51,8 @@ def power_sums_kernel(
         row, column = (tile // across) * ROWS, (tile % across) * COLUMNS
         both = tl.zeros((ROWS, 2 * COLUMNS), tl.float32)
         for k in range(0, C, DEPTH):
-            w = weight_desc.load([0, column, k]).reshape(2 * COLUMNS, DEPTH)
-            both = tl.dot(x_desc.load([row, k]), w.T, both, input_precision=input_precision)
+            w = load_pair(weight, column, k, COLUMNS, DEPTH, tma)
+            both = tl.dot(load_rows(x, row, k, ROWS, DEPTH, tma), w.T, both, input_precision=input_precision)
         phi, g = halves(both, ROWS, COLUMNS)
         if gamma > 0:
             g *= envelope(phi, gamma)
@@ -60,7 +68,7 @@ def power_sums_kernel(
 
 
 @triton.jit
-def total_kernel(
+def total_fwd_kernel(
     sums,  # [B, N, I / unit, terms]
     coefficients,  # [B, G, terms]
     N,
@@ -70,7 +78,10 @@ def total_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The sums of a sample and group, each times its weight: alpha_p^2 as alpha_p twice, since it can underflow."""
+    """The sums of a sample and group, each times its weight: alpha_p^2 as alpha_p twice, since it can underflow::
+
+    coefficients = sums.unflatten(2, (groups, -1)).sum((1, 3)) * alphas * alphas
+    """
     b, group, groups = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     n, i = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     sums += (b.to(tl.int64) * N * groups + group) * units * terms
@@ -83,49 +94,68 @@ def total_kernel(
         tl.store(coefficients + (b * groups + group) * terms + p, s * alphas[p] * alphas[p])
 
 
-def tile_for(dtype: torch.dtype, true_float32: bool) -> Tile:
+def choose_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
     if dtype != torch.float32:
-        return Tile(rows=128, columns=128, depth=64, warps=8, stages=4)
-    return Tile(32, 32, 32, 4, 2) if true_float32 else Tile(128, 64, 32, 8, 3)
+        if on.tma:
+            return Tile(rows=128, columns=128, depth=64, warps=8, stages=4)
+        return Tile(128, 128, 32, 8, 4) if on.shared >= 160 else Tile(128, 64, 32, 8, 4)
+    if precision == "ieee":
+        return Tile(32, 32, 32, 4, 2)
+    return Tile(128, 64, 32, 8, 3) if on.tma else Tile(64, 32, 32, 4, 3)
+
+
+class Plan(NamedTuple):
+    tile: Tile
+    units: int
+    """Parts of all groups over which a row is summed at first."""
+    tma: bool
+    power_sums: Launch
+    total: Launch
+
+
+@plan
+def make_plan(
+    batch: int,
+    positions: int,
+    channels: int,
+    inner: int,
+    groups: int,
+    first: int,
+    alphas: tuple[float, ...],
+    gamma: float,
+    dtype: torch.dtype,
+    precision: str,
+    on: Hardware,
+    device: torch.device,  # noqa: ARG001
+    tile: Tile | None = None,
+) -> Plan:
+    tile = tile or choose_tile(dtype, precision, on)
+    width, rows, terms = inner // groups, batch * positions, len(alphas)
+    unit = min(math.gcd(width, 1 << 30), tile.columns)  # the largest power of two in a group's width
+    units = width // unit
+    across = power_of_two(units * terms, 1)
+    tiles = cdiv(rows, tile.rows) * cdiv(inner, tile.columns)
+    power_sums = Launch(
+        power_sums_fwd_kernel, (min(tiles, tile.resident * on.processors),), tile.warps, tile.stages, rows, channels,
+        inner, unit, first, terms, gamma, precision, on.tma, tile.rows, tile.columns, tile.depth,
+    )  # fmt: skip
+    total = Launch(
+        total_fwd_kernel, (batch, groups), 4, 1, positions, units, alphas, terms, max(1, 1024 // across), across
+    )
+    return Plan(tile, inner // unit, on.tma, power_sums, total)
 
 
 def coefficients(
-    x: Tensor, weight: Tensor, groups: int, first: int, alphas: list[float], gamma: float, tile: Tile | None = None
+    x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float, tile: Tile | None = None
 ) -> Tensor:
     """alpha_p^2 (Phi^T g)_p, [B, G, K], for x [B, N, C] and the weights of phi and g [2, I, C]."""
     batch, positions, channels = x.shape
-    inner, terms = weight.shape[1], len(alphas)
-    tile = tile or tile_for(x.dtype, precision(x) == "ieee")
-    width = inner // groups
-    unit = min(math.gcd(width, 1 << 30), tile.columns)  # the largest power of two in a group's width
-    sums = x.new_empty((batch * positions, inner // unit, terms), dtype=torch.float32)
-    flat = rows_of(x)
-    tiles = cdiv(len(flat), tile.rows) * cdiv(inner, tile.columns)
-    launch(
-        power_sums_kernel,
-        (min(tiles, tile.resident * processors(x.device)),),
-        tile.warps,
-        tile.stages,
-        descriptor(flat, tile.rows, tile.depth),
-        descriptor(weight, 2, tile.columns, tile.depth),
-        sums,
-        len(flat),
-        channels,
-        inner,
-        unit,
-        first,
-        terms,
-        gamma,
-        precision(x),
-        tile.rows,
-        tile.columns,
-        tile.depth,
-    )
-    out = x.new_empty((batch, groups, terms), dtype=torch.float32)
-    units = width // unit
-    across = power_of_two(units * terms, 1)
-    launch(
-        total_kernel, (batch, groups), 4, 1, sums, out, positions, units, tuple(alphas), terms, max(1, 1024 // across),
-        across,
+    tile, units, tma, power_sums, total = make_plan(
+        batch, positions, channels, weight.shape[1], groups, first, tuple(alphas), gamma, x.dtype, precision(x),
+        hardware(x.device), x.device, tile,
     )  # fmt: skip
+    sums = x.new_empty((batch * positions, units, len(alphas)), dtype=torch.float32)
+    out = x.new_empty((batch, groups, len(alphas)), dtype=torch.float32)
+    power_sums(source(tma, rows_of(x), tile.rows, tile.depth), source(tma, weight, 2, tile.columns, tile.depth), sums)
+    total(sums, out)
     return out

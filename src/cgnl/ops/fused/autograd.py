@@ -1,5 +1,19 @@
 """The whole block: which kernels follow one another, and how gradients come back.
 
+    forward    X --power_sums, total--> c = Phi^T g      [B, G, K]     attention.py
+               X W_theta^T --> theta                     [B, N, I]     cuBLAS
+               theta, c --moments--> of z = W_z y        [2, B, C]     branch.py: z itself is never written
+               moments --batch_norm--> scale, shift      [B, C]        batchnorm.py, or norm.py for the others
+               X, theta, c --apply--> X + scale z + shift              branch.py
+    inference  X, c --output--> X + norm(W_z y)                        output.py: theta is not written either
+    backward   dO, theta --gradient_sums--> of dO, dO z  [2, B, C]     branch.py
+               these --batch_norm--> a, u, v of dz = a dO + u + v z    batchnorm.py, or norm.py
+               for a part of the samples at a time:                    operators.py
+               X W_phi^T, X W_g^T --> phi, g             [B, N, I]     cuBLAS, recomputed
+               dO, theta --branch--> dtheta, dW_z, dc                  backward.py
+               phi, g, dc --factors--> dphi, dg                        backward.py: in their places
+               dtheta, dphi, dg --> dX, dW                             cuBLAS
+
 Tensors come and go as the block has them. In between x is [B, N, C], the projections' weights are [I, C], those of z
 [C, I / G], all rounded to one dtype; what the branch is added to is not rounded. ``row_sums`` are those of W_z, by
 which the p = 0 term arrives, of weights that were not rounded: after a norm that cancels their size, how they were
@@ -10,6 +24,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .. import reference
@@ -17,7 +32,7 @@ from ..kernels import Kernel
 from . import Weights
 from . import norm as norms
 from .batchnorm import MOST
-from .machine import is_dot
+from .launch import aligned, is_dot
 from .norm import Gradients, Norm, Standard
 from .operators import (
     fused_apply,
@@ -83,12 +98,12 @@ def of_channels(numbers: Tensor, channels: int) -> Tensor:
 
 def to_rows(x: Tensor) -> Tensor:
     """[B, C, *P] -> [B, N, C], copied where channels do not come last in memory."""
-    return x.movedim(1, -1).reshape(len(x), -1, x.shape[1]).contiguous()
+    return aligned(x.movedim(1, -1).reshape(x.shape[0], -1, x.shape[1]).contiguous())
 
 
 def from_rows(rows: Tensor, like: Tensor) -> Tensor:
     """[B, N, C] -> [B, C, *P], where P are the positions of ``like``."""
-    return rows.unflatten(1, like.shape[2:]).movedim(-1, 1)
+    return rows.view(rows.shape[0], *like.shape[2:], rows.shape[2]).movedim(-1, 1)
 
 
 def laid_out(out: Tensor, like: Tensor) -> Tensor:
@@ -102,7 +117,12 @@ def row_sums_of(z: Tensor, series: Series) -> Tensor | None:
 
 def matrix(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """[O, I, 1, ..] -> [O, I]."""
-    return weight.flatten(1).to(dtype).contiguous()
+    return aligned(weight.flatten(1).to(dtype).contiguous())
+
+
+def vector(numbers: Tensor) -> Tensor:
+    """What a norm has for each channel, as kernels take it. [C]"""
+    return aligned(numbers.float().contiguous())
 
 
 def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed: list[Tensor], eps: float) -> Tensor:
@@ -111,6 +131,7 @@ def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed
     rows, theta, z = residual.to(dtype), matrix(weights.theta, dtype), matrix(weights.z, dtype)
     both = torch.stack((weights.phi, weights.g)).flatten(2).to(dtype)  # [2, I, C]
     c, _ = coefficients(rows, theta, both, series)
+    fixed = [vector(t) for t in fixed]
     if z.shape[1] <= WIDEST:
         out = fused_output(rows, residual, theta, z, row_sums, c, fixed, eps, series.first, series.gamma)
     elif is_whole(z, c, series.first, series.gamma):
@@ -146,12 +167,12 @@ def standardise(
     positions: int,
     series: Series,
 ) -> Standard:
-    if is_small(norm, len(c)):
+    if is_small(norm, c.shape[0]):
         scale, shift, q, found = fused_batch_norm(
             moments, c, row_sums, weight, bias, positions, norm.eps, series.first, series.dot
         )
-        mean, variance, p = found
-        return Standard(scale, shift, q, mean, variance, p, float(len(c) * positions))
+        mean, variance, p = found.unbind(0)
+        return Standard(scale, shift, q, mean, variance, p, float(c.shape[0] * positions))
     first = of_channels(c[..., 0], len(weight))
     constant = None if row_sums is None else first * row_sums
     strength = first if series.dot else None
@@ -189,22 +210,24 @@ class Block(torch.autograd.Function):
         residual, row_sums = to_rows(x), row_sums_of(z_weight, series)
         rows, z = residual.to(dtype), matrix(z_weight, dtype)
         weight = matrix(torch.cat((theta_weight, phi_weight, g_weight)), dtype)  # [3 I, C]
-        first, *_ = three = weight.unflatten(0, (3, -1))  # [3, I, C]
-        c, beta = coefficients(rows, first, three[1:], series)
-        theta = rows @ first.t()  # [B, N, I]
+        three = weight.view(3, -1, weight.shape[1])  # [3, I, C]
+        first = three.select(0, 0)
+        c, beta = coefficients(rows, first, three.narrow(0, 1, 2), series)
+        theta = F.linear(rows, first)  # [B, N, I]
         moments = fused_moments(theta, z, c, series.first, series.gamma) if norm.kind != "fixed" else None  # [2, B, C]
         if norm_weight is None or norm_bias is None:
-            mean, variance, gain, bias = unit(c, len(z))
+            mean, variance, gain, bias = unit(c, z.shape[0])
             fixed = mean, variance
         else:
-            gain, bias = norm_weight, norm_bias
+            gain, bias = vector(norm_weight), vector(norm_bias)
+            fixed = None if fixed is None else (fixed[0].float(), fixed[1].float())
         standard = standardise(norm, fixed, moments, c, row_sums, gain, bias, rows.shape[1], series)
-        scale, shift = (of_samples(t, len(x)) for t in (standard.scale, standard.shift))
+        scale, shift = (of_samples(t, x.shape[0]) for t in (standard.scale, standard.shift))
         out = fused_apply(residual, theta, z, c, scale, shift, series.first, series.gamma)
         kept = None if recompute else theta
         ctx.save_for_backward(rows, kept, weight, z, row_sums, norm_weight, c, beta, standard.p, standard.q, moments)
         ctx.series, ctx.norm, ctx.count, ctx.apart = series, norm, standard.number, x.dtype != dtype
-        ctx.weights = [Like(w.shape, w.dtype) for w in (theta_weight, phi_weight, g_weight, z_weight)]
+        ctx.weight, ctx.z_weight = Like(theta_weight.shape, theta_weight.dtype), Like(z_weight.shape, z_weight.dtype)
         ctx.mark_non_differentiable(standard.mean, standard.variance)
         return laid_out(from_rows(out, x), x), standard.mean, standard.variance
 
@@ -215,12 +238,12 @@ class Block(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError('the fused kernels have no second derivatives: take CGNL(..., backend="reference")')
         rows = to_rows(grad)  # [B, N, C]
-        again = x @ weight[: len(weight) // 3].t() if theta is None else theta
-        means = moments[0] if moments is not None else c.new_zeros((len(x), len(z)))  # [B, C]
+        again = F.linear(x, weight.narrow(0, 0, weight.shape[0] // 3)) if theta is None else theta
+        means = moments.select(0, 0) if moments is not None else c.new_zeros((x.shape[0], z.shape[0]))  # [B, C]
         sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
         del again
         norm = Block.norm_backward(ctx, sums)
-        coefficient = norm.coefficient.unflatten(1, (series.groups, -1)).sum(2)  # [B, G]
+        coefficient = norm.coefficient.view(*c.shape[:2], -1).sum(2)  # [B, G]
         dx, dweight, dz = fused_backward(
             rows, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant, beta,
             not ctx.apart,
@@ -229,20 +252,21 @@ class Block(torch.autograd.Function):
             dx = rows + dx
         if row_sums is not None:
             dz = dz + norm.row_sums.unsqueeze(1)
-        each = (*dweight.unflatten(0, (3, -1)), dz)
-        dweights = (t.to(w.dtype).view(w.shape) for t, w in zip(each, ctx.weights, strict=True))
+        dprojections = dweight.to(ctx.weight.dtype).view(3, *ctx.weight.shape).unbind(0)
+        dz = dz.to(ctx.z_weight.dtype).view(ctx.z_weight.shape)
         dnorm = (None, None) if norm_weight is None else (norm.weight, norm.bias)
-        return from_rows(dx, grad), *dweights, *dnorm, None, None, None, None, None
+        return from_rows(dx, grad), *dprojections, dz, *dnorm, None, None, None, None, None
 
     @staticmethod
     def norm_backward(ctx: Any, sums: Tensor) -> Gradients:
         x, _, _, _, row_sums, weight, c, _, p, q, moments = ctx.saved_tensors
         series, positions = ctx.series, x.shape[1]
-        if is_small(ctx.norm, len(x)):
+        weight = None if weight is None else vector(weight)
+        if is_small(ctx.norm, x.shape[0]):
             factors, extra, grads = fused_batch_norm_backward(
                 sums, moments, c, row_sums, weight, p, q, positions, series.first, series.dot
             )
-            dweight, dbias, drows = grads
+            dweight, dbias, drows = grads.unbind(0)
             return Gradients(factors, extra, dweight, dbias, drows)
         first = of_channels(c[..., 0], q.shape[-1])
         weight = torch.ones_like(p) if weight is None else weight

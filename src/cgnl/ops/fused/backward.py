@@ -13,8 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from .branch import Cut, cut_of, grid_of, most_of, place_of, together_of, weight_tile, z_tile
-from .machine import Form, cdiv, descriptor, form_of, launch, power_of_two, precision
+from .launch import Form, Launch, cdiv, constants, hardware, make_form, plan, power_of_two, precision, source
 from .series import envelope, expm1, slope, value
+from .tiles import load_tile
 
 
 @triton.jit
@@ -27,22 +28,22 @@ def norm_factors(factors, b, samples, C, channel, inside):
 
 
 @triton.jit
-def narrow_kernel(
-    theta_desc,  # [B, N, I]
+def branch_bwd_kernel(
+    theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     factors,  # a, u, v: [3, B, C]
-    grad_desc,  # dO: [B, N, C]
+    grad,  # dO: [B, N, C]
     grad_theta,  # [B, N, stride]
-    stride,
     grad_x,  # [B, N, C], or anything
     grad_z,  # dW_z: [B, parts, C, width]
     grad_c,  # [B, parts, terms, I], to be summed over the channels of a group
+    stride,
     N,
     groups,
     steps,
     residual: tl.constexpr,  # whether dO is dX's first part, and is copied
-    form: tl.constexpr,
+    form,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -53,14 +54,14 @@ def narrow_kernel(
 
     For the dot kernel y is theta, and there is no gradient of its coefficient.
     """
-    width: tl.constexpr = form[0]
-    first: tl.constexpr = form[2]
-    terms: tl.constexpr = form[3]
-    gamma: tl.constexpr = form[4]
+    width: tl.constexpr = form.inner_per_group
+    first: tl.constexpr = form.first
+    terms: tl.constexpr = form.terms
+    gamma: tl.constexpr = form.gamma
     part, b = tl.program_id(1), tl.program_id(2)
     parts, samples = tl.num_programs(1), tl.num_programs(2)
     group, o, inside = place_of(groups, form, together, OUT)
-    C, start = groups * form[1], group * form[1]
+    C, start = groups * form.channels_per_group, group * form.channels_per_group
     r, i = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)
     known = (i < together * width) & (group * width + i < groups * width)
     w = weight_tile(z_weight, group, o, inside, 0, form, together, COLUMNS)
@@ -73,39 +74,39 @@ def narrow_kernel(
     for step in tl.range(0, steps, num_stages=STAGES):
         n = (part * steps + step) * ROWS
         row, here = b.to(tl.int64) * N + n, r < N - n
-        t = theta_desc.load([b, n, group * width]).reshape(ROWS, COLUMNS)
+        t = load_tile(theta, b, n, group * width, ROWS, COLUMNS, form.tma)
         if together * width != COLUMNS:
             t = tl.where(known[None, :], t, 0.0)  # what belongs to other groups is being overwritten
         top = 1.0
-        if form[5]:
+        if form.dot:
             y = t
         else:
             x = t.to(tl.float32)
             response = value(x, c, known[None, :], first, terms, gamma)
-            if form[6]:
+            if form.rescale:
                 top = tl.maximum(tl.max(tl.abs(response)), 1e-30)
             y = (response / top).to(t.dtype)
-        z = tl.dot(y, w, input_precision=form[7])  # [ROWS, OUT]
-        if form[6]:
+        z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
+        if form.rescale:
             z *= top
-        do = grad_desc.load([b, n, start]).reshape(ROWS, OUT)
+        do = load_tile(grad, b, n, start, ROWS, OUT, form.tma)
         if residual:
             tl.store(grad_x + row * C + start + r * C + o[None, :], do, here & inside[None, :])
         slopes = tl.where(here & inside[None, :], a * do.to(tl.float32) + u + v * z, 0.0)
-        if form[6]:  # where float16 cannot hold y, neither can it hold dz
+        if form.rescale:  # where float16 cannot hold y, neither can it hold dz
             peak = tl.maximum(tl.max(tl.abs(slopes)), 1e-30)
             dz = (slopes / peak).to(t.dtype)  # [ROWS, OUT]
-            dt = tl.dot(dz, w.T, input_precision=form[7]) * peak  # [ROWS, COLUMNS]
-            dw += tl.dot(y.T, dz, input_precision=form[7]) * (top * peak)
+            dt = tl.dot(dz, w.T, input_precision=form.precision) * peak  # [ROWS, COLUMNS]
+            dw += tl.dot(y.T, dz, input_precision=form.precision) * (top * peak)
         else:
             dz = slopes.to(t.dtype)
-            dt = tl.dot(dz, w.T, input_precision=form[7])
-            dw = tl.dot(y.T, dz, dw, input_precision=form[7])
-        if not form[5]:
+            dt = tl.dot(dz, w.T, input_precision=form.precision)
+            dw = tl.dot(y.T, dz, dw, input_precision=form.precision)
+        if not form.dot:
             power = dt
             if gamma > 0:
                 if first == 0:
-                    dc += tl.where(slot == 0, tl.sum(dt * expm1(-gamma * x * x), 0)[None, :], 0.0)
+                    dc += tl.where(slot == 0, tl.sum(dt * expm1(x * x * -gamma), 0)[None, :], 0.0)
                 power *= envelope(x, gamma)
             for p in tl.static_range(1, first + terms):
                 power *= x
@@ -114,27 +115,27 @@ def narrow_kernel(
             dt *= slope(x, c, known[None, :], first, terms, gamma)
         tl.store(grad_theta + row * stride + group * width + r * stride + i[None, :], dt, here & known[None, :])
     i = i[:, None]
-    same = (i // width == o[None, :] // form[1]) & known[:, None] & inside[None, :]
+    same = (i // width == o[None, :] // form.channels_per_group) & known[:, None] & inside[None, :]
     place = grad_z + ((b * parts + part).to(tl.int64) * C + start + o[None, :]) * width + i % width
     tl.store(place, dw, same)
-    if not form[5]:
+    if not form.dot:
         i = tl.arange(0, COLUMNS)[None, :]
         place = grad_c + ((b * parts + part) * terms + slot) * (groups * width) + group * width + i
         tl.store(place, dc, (slot < terms) & known[None, :])
 
 
 @triton.jit
-def dz_kernel(
-    theta_desc,  # [B, N, I]
+def dz_bwd_kernel(
+    theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     factors,  # a, u, v: [3, B, C]
-    grad_desc,  # dO: [B, N, C]
+    grad,  # dO: [B, N, C]
     grad_z,  # dz: [B, N, C]
     N,
     groups,
     steps,
-    form: tl.constexpr,
+    form,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -144,42 +145,40 @@ def dz_kernel(
     """dz = a dO + u + v z."""
     part, b, samples = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
     group, o, inside = place_of(groups, form, together, OUT)
-    C, start = groups * form[1], group * form[1]
-    coefficients += b * groups * form[3]
+    C, start = groups * form.channels_per_group, group * form.channels_per_group
+    coefficients += b * groups * form.terms
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
     a, u, v = norm_factors(factors, b, samples, C, start + o, inside)
     r = tl.arange(0, ROWS)[:, None]
     for step in tl.range(0, steps, num_stages=STAGES):
         n = (part * steps + step) * ROWS
-        z = z_tile(
-            theta_desc, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH
-        )
-        do = grad_desc.load([b, n, start + tl.min(o)]).reshape(ROWS, OUT).to(tl.float32)
+        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
+        do = load_tile(grad, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
         place = grad_z + (b.to(tl.int64) * N + n) * C + start + r * C + o[None, :]
         tl.store(place, a * do + u + v * z, (r < N - n) & inside[None, :])
 
 
 @triton.jit
-def response_kernel(
+def response_bwd_kernel(
     theta,  # [B, N, stride]
-    stride,
     coefficients,  # [B, G, terms]
     grad_y,  # [G, B N, width]
     grad_theta,  # [B, N, grad_stride]
-    grad_stride,
     y,  # [G, B N, width]
     grad_c,  # [B, parts, terms, I]
+    stride,
+    grad_stride,
     N,
     groups,
-    form: tl.constexpr,
+    form,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """y and the gradients of theta and of the coefficients, element by element. theta may be overwritten."""
-    width: tl.constexpr = form[0]
-    first: tl.constexpr = form[2]
-    terms: tl.constexpr = form[3]
-    gamma: tl.constexpr = form[4]
+    width: tl.constexpr = form.inner_per_group
+    first: tl.constexpr = form.first
+    terms: tl.constexpr = form.terms
+    gamma: tl.constexpr = form.gamma
     part, b = tl.program_id(1), tl.program_id(2)
     parts, rows = tl.num_programs(1), tl.num_programs(2).to(tl.int64) * N
     across = tl.cdiv(width, COLUMNS)
@@ -192,7 +191,7 @@ def response_kernel(
     dy = tl.load(grad_y + grouped + r * width + i, ok, 0.0).to(tl.float32)
     c = coefficients + (b * groups + group) * terms + i * 0
     place = grad_theta + row * grad_stride + r * grad_stride + group * width + i
-    if form[5]:
+    if form.dot:
         tl.store(y + grouped + r * width + i, x, ok)
         tl.store(place, dy, ok)
     else:
@@ -201,7 +200,7 @@ def response_kernel(
         out = grad_c + (b * parts + part).to(tl.int64) * terms * groups * width + group * width + i
         power = dy
         if first == 0:
-            tl.store(out, tl.sum(dy * expm1(-gamma * x * x), 0)[None, :], i < width)
+            tl.store(out, tl.sum(dy * expm1(x * x * -gamma), 0)[None, :], i < width)
         if gamma > 0:
             power *= envelope(x, gamma)
         for p in tl.static_range(1, first + terms):
@@ -211,12 +210,12 @@ def response_kernel(
 
 
 @triton.jit
-def factors_kernel(
+def factors_bwd_kernel(
     phi,  # [B, N, stride]
     g,  # [B, N, stride]
-    stride,
     grad_sums,  # [B, G, terms]
     grad_squares,  # [B, G], of sum phi^2, or anything
+    stride,
     N,
     groups,
     squares: tl.constexpr,
@@ -249,7 +248,11 @@ def factors_kernel(
 def is_narrow(form: Form, dtype: torch.dtype) -> bool:
     """Whether one program can hold W_z of a group, and its gradient. In TF32 each operand is held as a sum of three."""
     most = 64 * 64 if dtype == torch.float32 and form.precision != "ieee" else 128 * 128
-    return form.width <= 128 and form.wide <= 256 and form.width * form.wide <= most
+    return (
+        form.inner_per_group <= 128
+        and form.channels_per_group <= 256
+        and form.inner_per_group * form.channels_per_group <= most
+    )
 
 
 def branch_backward(
@@ -268,7 +271,7 @@ def branch_backward(
     grad is dO [B, N, C], factors [3, B, C]; theta and grad_theta are [B, N, I] and may be the same. The dot kernel's
     coefficient is not seen here, and gets None.
     """
-    form = form_of(z_weight, c, first, gamma, precision(theta))
+    form = make_form(z_weight, c, first, gamma, precision(theta))
     run = _narrow if is_narrow(form, theta.dtype) else _wide
     grad_z, grad_c = run(grad, theta, z_weight, c, factors, grad_theta, grad_x, form)
     if form.dot:
@@ -279,61 +282,127 @@ def branch_backward(
 def narrow_cut(form: Form, groups: int, dtype: torch.dtype) -> Cut:
     most = most_of(form, dtype)
     together = together_of(form, groups, most)
-    out, columns = power_of_two(together * form.wide), power_of_two(together * form.width)
+    out, columns = power_of_two(together * form.channels_per_group), power_of_two(together * form.inner_per_group)
     large = out * columns > 128 * 64 or dtype == torch.float32
     return Cut(together, 32, out, columns, 8 if large else 4, 3)
 
 
+@plan
+def make_narrow_plan(
+    batch: int,
+    positions: int,
+    groups: int,
+    stride: int,
+    residual: bool,
+    form: Form,
+    dtypes: tuple[torch.dtype, ...],
+    programs: int,
+    device: torch.device,  # noqa: ARG001
+) -> tuple[Cut, int, Launch]:
+    cut = narrow_cut(form, groups, dtypes[0])
+    grid, steps = grid_of(cut, form, groups, batch, positions, 2, programs)
+    launch = Launch(
+        branch_bwd_kernel, grid, cut.warps, cut.stages, stride, positions, groups, steps, residual, constants(form),
+        cut.together, cut.rows, cut.out, cut.depth, cut.stages,
+    )  # fmt: skip
+    return cut, grid[1], launch
+
+
 def _narrow(grad, theta, z_weight, c, factors, grad_theta, grad_x, form: Form) -> tuple[Tensor, Tensor]:
     (batch, positions, inner), groups = theta.shape, c.shape[1]
-    cut = narrow_cut(form, groups, theta.dtype)
-    grid, steps = grid_of(cut, form, groups, batch, positions, 2, theta.device)
-    grad_z = c.new_empty((batch, grid[1], len(z_weight), form.width))
-    grad_c = c.new_empty((batch, grid[1], form.terms, inner))
-    launch(
-        narrow_kernel, grid, cut.warps, cut.stages, descriptor(theta, 1, cut.rows, cut.depth), z_weight, c, factors,
-        descriptor(grad, 1, cut.rows, cut.out), grad_theta, grad_theta.stride(1), grad if grad_x is None else grad_x,
-        grad_z, grad_c, positions, groups, steps, grad_x is not None, tuple(form), cut.together, cut.rows, cut.out,
-        cut.depth, cut.stages,
+    cut, parts, launch = make_narrow_plan(
+        batch, positions, groups, grad_theta.stride(1), grad_x is not None, form,
+        (theta.dtype, grad.dtype, grad_theta.dtype, grad.dtype if grad_x is None else grad_x.dtype),
+        hardware(theta.device).processors, theta.device,
     )  # fmt: skip
+    grad_z = c.new_empty((batch, parts, len(z_weight), form.inner_per_group))
+    grad_c = c if form.dot else c.new_empty((batch, parts, form.terms, inner))
+    theta_, grad_ = source(form.tma, theta, 1, cut.rows, cut.depth), source(form.tma, grad, 1, cut.rows, cut.out)
+    launch(theta_, z_weight, c, factors, grad_, grad_theta, grad if grad_x is None else grad_x, grad_z, grad_c)
     return grad_z.sum((0, 1)), grad_c
+
+
+@plan
+def make_wide_plan(
+    batch: int,
+    positions: int,
+    groups: int,
+    stride: int,
+    grad_stride: int,
+    form: Form,
+    dtypes: tuple[torch.dtype, ...],
+    programs: int,
+    device: torch.device,  # noqa: ARG001
+) -> tuple[Cut, int, Launch, Launch]:
+    cut = cut_of(form, groups, dtypes[0])
+    grid, steps = grid_of(cut, form, groups, batch, positions, 6, programs)
+    dz = Launch(
+        dz_bwd_kernel, grid, cut.warps, cut.stages, positions, groups, steps, constants(form), cut.together, cut.rows,
+        cut.out, cut.depth, cut.stages,
+    )  # fmt: skip
+    rows, columns = 32, min(128, power_of_two(form.inner_per_group))
+    parts = cdiv(positions, rows)
+    grid = groups * cdiv(form.inner_per_group, columns), parts, batch
+    response = Launch(
+        response_bwd_kernel, grid, 4, 1, stride, grad_stride, positions, groups, constants(form), rows, columns
+    )
+    return cut, parts, dz, response
 
 
 def _wide(grad, theta, z_weight, c, factors, grad_theta, grad_x, form: Form) -> tuple[Tensor, Tensor]:
     (batch, positions, inner), groups = theta.shape, c.shape[1]
-    cut = cut_of(form, groups, grad.dtype)
-    grid, steps = grid_of(cut, form, groups, batch, positions, 6, theta.device)
-    dtype = torch.float32 if form.half else theta.dtype
-    dz = torch.empty_like(grad, dtype=dtype)
-    launch(
-        dz_kernel, grid, cut.warps, cut.stages, descriptor(theta, 1, cut.rows, cut.depth), z_weight, c, factors,
-        descriptor(grad, 1, cut.rows, cut.out), dz, positions, groups, steps, tuple(form), cut.together, cut.rows,
-        cut.out, cut.depth, cut.stages,
+    cut, parts, write_dz, respond = make_wide_plan(
+        batch, positions, groups, theta.stride(1), grad_theta.stride(1), form,
+        (grad.dtype, theta.dtype, grad_theta.dtype), hardware(theta.device).processors, theta.device,
     )  # fmt: skip
+    dtype = torch.float32 if form.rescale else theta.dtype
+    dz = torch.empty_like(grad, dtype=dtype)
+    write_dz(
+        source(form.tma, theta, 1, cut.rows, cut.depth),
+        z_weight,
+        c,
+        factors,
+        source(form.tma, grad, 1, cut.rows, cut.out),
+        dz,
+    )
     if grad_x is not None:
         grad_x.copy_(grad)
-    dz = dz.view(-1, groups, form.wide).transpose(0, 1)  # [G, B N, wide]
-    dy = dz @ z_weight.view(groups, form.wide, form.width).to(dtype)  # [G, B N, width]
+    dz = dz.view(-1, groups, form.channels_per_group).transpose(0, 1)  # [G, B N, wide]
+    dy = dz @ z_weight.view(groups, form.channels_per_group, form.inner_per_group).to(dtype)  # [G, B N, width]
     y = torch.empty_like(dy)
-    rows, columns = 32, min(128, power_of_two(form.width))
-    parts = cdiv(positions, rows)
     grad_c = c.new_empty((batch, parts, form.terms, inner))
-    launch(
-        response_kernel, (groups * cdiv(form.width, columns), parts, batch), 4, 1, theta, theta.stride(1), c, dy,
-        grad_theta, grad_theta.stride(1), y, grad_c, positions, groups, tuple(form), rows, columns,
-    )  # fmt: skip
+    respond(theta, c, dy, grad_theta, y, grad_c)
     return (dz.transpose(1, 2) @ y).float().flatten(0, 1), grad_c
+
+
+@plan
+def make_factors_plan(
+    batch: int,
+    positions: int,
+    inner: int,
+    groups: int,
+    stride: int,
+    squares: bool,
+    first: int,
+    terms: int,
+    gamma: float,
+    dtype: torch.dtype,  # noqa: ARG001
+    device: torch.device,  # noqa: ARG001
+) -> Launch:
+    rows, columns = 32, min(256, power_of_two(inner))
+    return Launch(
+        factors_bwd_kernel, (cdiv(inner, columns), cdiv(positions, rows), batch), 4, 1, stride, positions, groups,
+        squares, inner // groups, first, terms, gamma, rows, columns,
+    )  # fmt: skip
 
 
 def factors_backward(
     phi: Tensor, g: Tensor, grad_sums: Tensor, grad_squares: Tensor | None, first: int, gamma: float
 ) -> None:
     """phi and g [B, N, I], with the same strides, become their gradients."""
-    batch, positions, inner = phi.shape
-    groups, terms = grad_sums.shape[1:]
-    rows, columns = 32, min(256, power_of_two(inner))
-    launch(
-        factors_kernel, (cdiv(inner, columns), cdiv(positions, rows), batch), 4, 1, phi, g, phi.stride(1),
-        grad_sums, grad_sums if grad_squares is None else grad_squares, positions, groups, grad_squares is not None,
-        inner // groups, first, terms, gamma, rows, columns,
+    (batch, positions, inner), (_, groups, terms) = phi.shape, grad_sums.shape
+    launch = make_factors_plan(
+        batch, positions, inner, groups, phi.stride(1), grad_squares is not None, first, terms, gamma, phi.dtype,
+        phi.device,
     )  # fmt: skip
+    launch(phi, g, grad_sums, grad_sums if grad_squares is None else grad_squares)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .machine import cdiv, launch, power_of_two
+from .launch import Launch, cdiv, plan, power_of_two
 
 MOST = 256
 """Samples that one program holds."""
@@ -31,7 +31,7 @@ def place_of(
 
 
 @triton.jit
-def standardise_kernel(
+def batch_norm_fwd_kernel(
     moments,  # [2, B, C]
     coefficients,  # [B, G, terms]
     row_sums,  # of W_z: [C], where there is a p = 0 term
@@ -82,7 +82,7 @@ def standardise_kernel(
 
 
 @triton.jit
-def backward_kernel(
+def batch_norm_bwd_kernel(
     sums,  # of dO and of dO (z - mean): [2, B, C]
     moments,  # [2, B, C]
     coefficients,  # [B, G, terms]
@@ -134,10 +134,26 @@ def backward_kernel(
     tl.store(grads + C + channel, bias, known)
 
 
-def _tile(batch: int, channels: int) -> tuple[int, int, tuple[int]]:
+@plan
+def make_plan(
+    kernel: str,
+    batch: int,
+    positions: int,
+    channels: int,
+    groups: int,
+    terms: int,
+    first: int,
+    dot: bool,
+    eps: float,
+    device: torch.device,  # noqa: ARG001
+) -> Launch:
     samples = power_of_two(batch, 1)
     width = max(8, min(32, 2048 // samples))
-    return samples, width, (cdiv(channels, width),)
+    run, sizes = (batch_norm_fwd_kernel, (eps,)) if kernel == "standardise" else (batch_norm_bwd_kernel, ())
+    return Launch(
+        run, (cdiv(channels, width),), 4, 1, batch, positions, channels, *sizes, channels // groups, first, terms, dot,
+        samples, width,
+    )  # fmt: skip
 
 
 def standardise(
@@ -152,14 +168,11 @@ def standardise(
     dot: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """scale, shift, q [B, C] and the mean, unbiased variance and p [3, C]."""
-    _, batch, channels = moments.shape
-    scale, shift, q = (torch.empty_like(moments[0]) for _ in range(3))
+    (_, batch, channels), (_, groups, terms) = moments.shape, c.shape
+    launch = make_plan("standardise", batch, positions, channels, groups, terms, first, dot, eps, c.device)
+    scale, shift, q = (moments.new_empty((batch, channels)) for _ in range(3))
     found = moments.new_empty((3, channels))
-    samples, width, grid = _tile(batch, channels)
-    launch(
-        standardise_kernel, grid, 4, 1, moments, c, c if row_sums is None else row_sums, weight, bias, scale, shift, q,
-        found, batch, positions, channels, eps, channels // c.shape[1], first, c.shape[2], dot, samples, width,
-    )  # fmt: skip
+    launch(moments, c, c if row_sums is None else row_sums, weight, bias, scale, shift, q, found)
     return scale, shift, q, found
 
 
@@ -176,11 +189,9 @@ def backward(
     dot: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """factors [3, B, C], extra [B, C], and the gradients of weight, bias and row_sums [3, C]."""
-    _, batch, channels = moments.shape
-    factors, extra, grads = sums.new_empty((3, batch, channels)), torch.empty_like(q), sums.new_empty((3, channels))
-    samples, width, grid = _tile(batch, channels)
-    launch(
-        backward_kernel, grid, 4, 1, sums, moments, c, c if row_sums is None else row_sums, weight, p, q, factors,
-        extra, grads, batch, positions, channels, channels // c.shape[1], first, c.shape[2], dot, samples, width,
-    )  # fmt: skip
+    (_, batch, channels), (_, groups, terms) = moments.shape, c.shape
+    launch = make_plan("backward", batch, positions, channels, groups, terms, first, dot, 0.0, c.device)
+    factors, extra = sums.new_empty((3, batch, channels)), sums.new_empty((batch, channels))
+    grads = sums.new_empty((3, channels))
+    launch(sums, moments, c, c if row_sums is None else row_sums, weight, p, q, factors, extra, grads)
     return factors, extra, grads

@@ -19,50 +19,54 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .machine import Form, cdiv, descriptor, form_of, launch, power_of_two, precision, processors
-from .series import add, value
+from .launch import Form, Launch, cdiv, constants, hardware, make_form, plan, power_of_two, precision, source
+from .series import value
+from .tiles import add, load_tile
 
 
 @triton.jit
-def place_of(groups, form: tl.constexpr, together: tl.constexpr, OUT: tl.constexpr):
-    """The first group of this program, and its channels counted from there. [OUT]"""
-    across: tl.constexpr = (together * form[1] + OUT - 1) // OUT
+def place_of(groups, form, together: tl.constexpr, OUT: tl.constexpr):
+    """The first group of this program, its channels counted from there, and which of them exist. [OUT]"""
+    outer: tl.constexpr = form.channels_per_group
+    across: tl.constexpr = (together * outer + OUT - 1) // OUT
     group = tl.program_id(0) // across * together
     o = tl.program_id(0) % across * OUT + tl.arange(0, OUT)
-    return group, o, (o < together * form[1]) & (group * form[1] + o < groups * form[1])
+    return group, o, (o < together * outer) & (group * outer + o < groups * outer)
 
 
 @triton.jit
-def weight_tile(z_weight, group, o, inside, k, form: tl.constexpr, together: tl.constexpr, DEPTH: tl.constexpr):
+def weight_tile(z_weight, group, o, inside, k, form, together: tl.constexpr, DEPTH: tl.constexpr):
     """W_z, transposed, from inner channel k of these groups on; zero between different groups. [DEPTH, OUT]"""
+    inner: tl.constexpr = form.inner_per_group
+    outer: tl.constexpr = form.channels_per_group
     i = k + tl.arange(0, DEPTH)
-    ok = (i[:, None] // form[0] == o[None, :] // form[1]) & (i[:, None] < together * form[0]) & inside[None, :]
-    return tl.load(z_weight + (group * form[1] + o)[None, :] * form[0] + i[:, None] % form[0], ok, 0.0)
+    ok = (i[:, None] // inner == o[None, :] // outer) & (i[:, None] < together * inner) & inside[None, :]
+    return tl.load(z_weight + (group * outer + o)[None, :] * inner + i[:, None] % inner, ok, 0.0)
 
 
 @triton.jit
-def project(
-    theta, w, z, coefficients, group, groups, k, form: tl.constexpr, together: tl.constexpr, DEPTH: tl.constexpr
-):
+def project(theta, w, z, coefficients, group, groups, k, form, together: tl.constexpr, DEPTH: tl.constexpr):
     """z + w^T y, the p = 0 term left out. [ROWS, OUT]"""
-    if form[5]:
-        z = tl.dot(theta, w, z, input_precision=form[7])
+    if form.dot:
+        z = tl.dot(theta, w, z, input_precision=form.precision)
     else:
         i = k + tl.arange(0, DEPTH)[None, :]
-        known = (i < together * form[0]) & (group * form[0] + i < groups * form[0])
-        c = coefficients + (group + i // form[0]) * form[3]
-        y = value(theta.to(tl.float32), c, known, form[2], form[3], form[4])  # [ROWS, DEPTH]
-        if form[6]:
+        known = (i < together * form.inner_per_group) & (
+            group * form.inner_per_group + i < groups * form.inner_per_group
+        )
+        c = coefficients + (group + i // form.inner_per_group) * form.terms
+        y = value(theta.to(tl.float32), c, known, form.first, form.terms, form.gamma)  # [ROWS, DEPTH]
+        if form.rescale:
             top = tl.maximum(tl.max(tl.abs(y)), 1e-30)
-            z += tl.dot((y / top).to(w.dtype), w, input_precision=form[7]) * top
+            z += tl.dot((y / top).to(w.dtype), w, input_precision=form.precision) * top
         else:
-            z = tl.dot(y.to(w.dtype), w, z, input_precision=form[7])
+            z = tl.dot(y.to(w.dtype), w, z, input_precision=form.precision)
     return z
 
 
 @triton.jit
 def z_tile(
-    theta_desc,  # [B, N, I]
+    theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # of this sample: [G, terms]
     w,  # the first tile of W_z, [DEPTH, OUT]
@@ -72,7 +76,7 @@ def z_tile(
     groups,
     o,
     inside,
-    form: tl.constexpr,
+    form,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -80,27 +84,27 @@ def z_tile(
 ):
     """W_z y from position n on. [ROWS, OUT]"""
     z = tl.zeros((ROWS, OUT), tl.float32)
-    if together * form[0] <= DEPTH:
-        theta = theta_desc.load([b, n, group * form[0]]).reshape(ROWS, DEPTH)
-        z = project(theta, w, z, coefficients, group, groups, 0, form, together, DEPTH)
+    if together * form.inner_per_group <= DEPTH:
+        t = load_tile(theta, b, n, group * form.inner_per_group, ROWS, DEPTH, form.tma)
+        z = project(t, w, z, coefficients, group, groups, 0, form, together, DEPTH)
     else:
-        for k in range(0, form[0], DEPTH):
-            theta = theta_desc.load([b, n, group * form[0] + k]).reshape(ROWS, DEPTH)
+        for k in range(0, form.inner_per_group, DEPTH):
+            t = load_tile(theta, b, n, group * form.inner_per_group + k, ROWS, DEPTH, form.tma)
             w = weight_tile(z_weight, group, o, inside, k, form, together, DEPTH)
-            z = project(theta, w, z, coefficients, group, groups, k, form, together, DEPTH)
+            z = project(t, w, z, coefficients, group, groups, k, form, together, DEPTH)
     return z
 
 
 @triton.jit
-def moments_kernel(
-    theta_desc,  # [B, N, I]
+def moments_fwd_kernel(
+    theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     moments,  # [2, B, parts, C]
     N,
     groups,
     steps,
-    form: tl.constexpr,
+    form,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -110,34 +114,35 @@ def moments_kernel(
     """Mean of z over a part of a sample's positions, and the sum of squares about it."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = place_of(groups, form, together, OUT)
-    coefficients += b * groups * form[3]
+    coefficients += b * groups * form.terms
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
     r = tl.arange(0, ROWS)[:, None]
     begin = part * steps * ROWS
     # Squares are taken about the mean of the first tile, which is near that of all: nothing large is subtracted.
-    z = z_tile(
-        theta_desc, z_weight, coefficients, w, b, begin, group, groups, o, inside, form, together, ROWS, OUT, DEPTH
-    )
+    z = z_tile(theta, z_weight, coefficients, w, b, begin, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
     pilot = tl.sum(tl.where(r < N - begin, z, 0.0), 0)[None, :] / tl.minimum(N - begin, ROWS)
     plain, squares = tl.zeros((ROWS, OUT), tl.float32), tl.zeros((ROWS, OUT), tl.float32)
     for step in tl.range(0, steps, num_stages=STAGES):
         n = begin + step * ROWS
-        z = z_tile(
-            theta_desc, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH
-        )
+        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
         away = tl.where(r < N - n, z - pilot, 0.0)
         plain += away
         squares += away * away
     count = tl.minimum(N - begin, steps * ROWS)
     shift = tl.sum(plain, 0) / count
-    out = moments + (b * tl.num_programs(1) + part) * groups * form[1] + group * form[1] + o
+    out = (
+        moments
+        + (b * tl.num_programs(1) + part) * groups * form.channels_per_group
+        + group * form.channels_per_group
+        + o
+    )
     tl.store(out, tl.sum(pilot, 0) + shift, inside)
-    out += tl.num_programs(2) * tl.num_programs(1) * groups * form[1]
+    out += tl.num_programs(2) * tl.num_programs(1) * groups * form.channels_per_group
     tl.store(out, tl.maximum(tl.sum(squares, 0) - count * shift * shift, 0.0), inside)
 
 
 @triton.jit
-def merge_kernel(
+def merge_moments_fwd_kernel(
     moments,  # [2, B, parts, C]
     merged,  # [2, B, C]
     N,
@@ -162,18 +167,18 @@ def merge_kernel(
 
 
 @triton.jit
-def apply_kernel(
-    theta_desc,  # [B, N, I]
+def apply_fwd_kernel(
+    theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     scale,  # [B, C]
     shift,  # [B, C]
-    residual_desc,  # [B, N, C]
+    residual,  # [B, N, C]
     out,  # [B, N, C]
     N,
     groups,
     steps,
-    form: tl.constexpr,
+    form,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -183,33 +188,31 @@ def apply_kernel(
     """residual + (scale z + shift)."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = place_of(groups, form, together, OUT)
-    C, start = groups * form[1], group * form[1]
-    coefficients += b * groups * form[3]
+    C, start = groups * form.channels_per_group, group * form.channels_per_group
+    coefficients += b * groups * form.terms
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
     a = tl.load(scale + b * C + start + o, inside, 0.0)[None, :]
     d = tl.load(shift + b * C + start + o, inside, 0.0)[None, :]
     r = tl.arange(0, ROWS)[:, None]
     for step in tl.range(0, steps, num_stages=STAGES):
         n = (part * steps + step) * ROWS
-        z = z_tile(
-            theta_desc, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH
-        )
-        x = residual_desc.load([b, n, start + tl.min(o)]).reshape(ROWS, OUT).to(tl.float32)
+        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
+        x = load_tile(residual, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
         place = out + (b.to(tl.int64) * N + n) * C + start + r * C + o[None, :]
         tl.store(place, add(x, z * a + d), (r < N - n) & inside[None, :])
 
 
 @triton.jit
-def gradient_sums_kernel(
-    theta_desc,  # [B, N, I]
+def gradient_sums_bwd_kernel(
+    theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     means,  # [B, C]
-    grad_desc,  # [B, N, C]
+    grad,  # [B, N, C]
     sums,  # [2, B, parts, C]
     groups,
     steps,
-    form: tl.constexpr,
+    form,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -219,18 +222,16 @@ def gradient_sums_kernel(
     """Sums of dO and of dO (z - mean) over a part of a sample's positions."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = place_of(groups, form, together, OUT)
-    C, start = groups * form[1], group * form[1]
-    coefficients += b * groups * form[3]
+    C, start = groups * form.channels_per_group, group * form.channels_per_group
+    coefficients += b * groups * form.terms
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
     mean = tl.load(means + b * C + start + o, inside, 0.0)[None, :]
     plain, along = tl.zeros((ROWS, OUT), tl.float32), tl.zeros((ROWS, OUT), tl.float32)
     for step in tl.range(0, steps, num_stages=STAGES):
         n = (part * steps + step) * ROWS
-        z = z_tile(
-            theta_desc, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH
-        )
+        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
         # Zero beyond the last position.
-        do = grad_desc.load([b, n, start + tl.min(o)]).reshape(ROWS, OUT).to(tl.float32)
+        do = load_tile(grad, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
         plain += do
         along += do * (z - mean)
     out = sums + (b * tl.num_programs(1) + part) * C + start + o
@@ -257,48 +258,89 @@ def most_of(form: Form, dtype: torch.dtype) -> int:
 
 def together_of(form: Form, groups: int, most: int) -> int:
     """Whole groups that fit into this many channels, and half as many inner ones."""
-    return max(1, min(most // form.wide, most // 2 // form.width, groups))
+    return max(1, min(most // form.channels_per_group, most // 2 // form.inner_per_group, groups))
 
 
 def cut_of(form: Form, groups: int, dtype: torch.dtype, warps: int = 4) -> Cut:
     """Whole groups where they fit, parts of one otherwise."""
     most = most_of(form, dtype)
     together = together_of(form, groups, most)
-    out = min(most, power_of_two(together * form.wide))
-    depth = min(max(16, most // 2), power_of_two(together * form.width))
+    out = min(most, power_of_two(together * form.channels_per_group))
+    depth = min(max(16, most // 2), power_of_two(together * form.inner_per_group))
     return Cut(together, min(64, most), out, depth, warps if out == 128 else 4)
 
 
 def grid_of(
-    cut: Cut, form: Form, groups: int, batch: int, positions: int, waves: int, device: torch.device
+    cut: Cut, form: Form, groups: int, batch: int, positions: int, waves: int, programs: int
 ) -> tuple[tuple[int, int, int], int]:
     """(blocks of channels, parts of positions, samples) and steps, for about this many programs on each processor."""
-    blocks = cdiv(groups, cut.together) * cdiv(cut.together * form.wide, cut.out)
+    blocks = cdiv(groups, cut.together) * cdiv(cut.together * form.channels_per_group, cut.out)
     tiles = cdiv(positions, cut.rows)
-    parts = min(tiles, max(1, round(waves * processors(device) / (blocks * batch))))
+    parts = min(tiles, max(1, round(waves * programs / (blocks * batch))))
     steps = cdiv(tiles, parts)
     return (blocks, cdiv(tiles, steps), batch), steps
+
+
+class Plan(NamedTuple):
+    cut: Cut
+    parts: int
+    launch: Launch
+    merge: Launch | None = None
+
+
+@plan
+def make_plan(
+    kernel: str,
+    batch: int,
+    positions: int,
+    groups: int,
+    form: Form,
+    dtypes: tuple[torch.dtype, ...],
+    programs: int,
+    device: torch.device,  # noqa: ARG001
+) -> Plan:
+    """For ``moments``, ``apply`` and ``gradient_sums``; the last dtype is that of the widest tensor."""
+    run, warps, waves, sizes = {
+        "moments": (moments_fwd_kernel, 8, 2, (positions, groups)),
+        "apply": (apply_fwd_kernel, 4, 6, (positions, groups)),
+        "gradient_sums": (gradient_sums_bwd_kernel, 8, 2, (groups,)),
+    }[kernel]
+    cut = cut_of(form, groups, dtypes[-1], warps)
+    grid, steps = grid_of(cut, form, groups, batch, positions, waves, programs)
+    launch = Launch(
+        run, grid, cut.warps, cut.stages, *sizes, steps, constants(form), cut.together, cut.rows, cut.out, cut.depth,
+        cut.stages,
+    )  # fmt: skip
+    merge = None
+    if kernel == "moments" and grid[1] > 1:
+        channels = groups * form.channels_per_group
+        merge = Launch(
+            merge_moments_fwd_kernel,
+            (cdiv(channels, 256), batch),
+            4,
+            1,
+            positions,
+            steps * cut.rows,
+            channels,
+            grid[1],
+            256,
+        )
+    return Plan(cut, grid[1], launch, merge)
 
 
 def moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Tensor:
     """Mean of z over the positions of each sample, and the sum of squares about it. [2, B, C]"""
     (batch, positions, _), groups, channels = theta.shape, c.shape[1], len(z_weight)
-    form = form_of(z_weight, c, first, gamma, precision(theta))
-    cut = cut_of(form, groups, theta.dtype, warps=8)
-    grid, steps = grid_of(cut, form, groups, batch, positions, 2, theta.device)
-    out = c.new_empty((2, batch, grid[1], channels))
-    launch(
-        moments_kernel, grid, cut.warps, cut.stages, descriptor(theta, 1, cut.rows, cut.depth), z_weight, c, out,
-        positions, groups, steps, tuple(form), cut.together, cut.rows, cut.out, cut.depth, cut.stages,
-    )  # fmt: skip
-    return out[:, :, 0] if grid[1] == 1 else merge(out, positions, steps * cut.rows)
-
-
-def merge(moments: Tensor, positions: int, each: int) -> Tensor:
-    """Moments of parts [2, B, parts, C], of this many positions each but the last, to the whole's [2, B, C]."""
-    _, batch, parts, channels = moments.shape
-    merged = moments.new_empty((2, batch, channels))
-    launch(merge_kernel, (cdiv(channels, 256), batch), 4, 1, moments, merged, positions, each, channels, parts, 256)
+    form = make_form(z_weight, c, first, gamma, precision(theta))
+    cut, parts, launch, merge = make_plan(
+        "moments", batch, positions, groups, form, (theta.dtype,), hardware(theta.device).processors, theta.device
+    )
+    out = c.new_empty((2, batch, parts, channels))
+    launch(source(form.tma, theta, 1, cut.rows, cut.depth), z_weight, c, out)
+    if merge is None:
+        return out.view(2, batch, channels)
+    merged = c.new_empty((2, batch, channels))
+    merge(out, merged)
     return merged
 
 
@@ -307,15 +349,20 @@ def apply(
 ) -> Tensor:
     """residual + (scale z + shift), [B, N, C]; scale and shift are [B, C]."""
     (batch, positions, _), groups = theta.shape, c.shape[1]
-    form = form_of(z_weight, c, first, gamma, precision(theta))
-    cut = cut_of(form, groups, residual.dtype)
-    grid, steps = grid_of(cut, form, groups, batch, positions, 6, theta.device)
+    form = make_form(z_weight, c, first, gamma, precision(theta))
+    cut, _, launch, _ = make_plan(
+        "apply",
+        batch,
+        positions,
+        groups,
+        form,
+        (theta.dtype, residual.dtype),
+        hardware(theta.device).processors,
+        theta.device,
+    )
     out = torch.empty_like(residual)
-    launch(
-        apply_kernel, grid, cut.warps, cut.stages, descriptor(theta, 1, cut.rows, cut.depth), z_weight, c, scale, shift,
-        descriptor(residual, 1, cut.rows, cut.out), out, positions, groups, steps, tuple(form), cut.together, cut.rows,
-        cut.out, cut.depth, cut.stages,
-    )  # fmt: skip
+    theta_ = source(form.tma, theta, 1, cut.rows, cut.depth)
+    launch(theta_, z_weight, c, scale, shift, source(form.tma, residual, 1, cut.rows, cut.out), out)
     return out
 
 
@@ -323,14 +370,19 @@ def gradient_sums(
     grad: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, means: Tensor, first: int, gamma: float
 ) -> Tensor:
     """Sums over the positions of each sample of dO, and of dO (z - mean). [2, B, C]"""
-    (batch, positions, _), groups = theta.shape, c.shape[1]
-    form = form_of(z_weight, c, first, gamma, precision(theta))
-    cut = cut_of(form, groups, grad.dtype, warps=8)
-    grid, steps = grid_of(cut, form, groups, batch, positions, 2, theta.device)
-    out = c.new_empty((2, batch, grid[1], len(z_weight)))
-    launch(
-        gradient_sums_kernel, grid, cut.warps, cut.stages, descriptor(theta, 1, cut.rows, cut.depth), z_weight, c,
-        means, descriptor(grad, 1, cut.rows, cut.out), out, groups, steps, tuple(form), cut.together, cut.rows, cut.out,
-        cut.depth, cut.stages,
+    (batch, positions, _), groups, channels = theta.shape, c.shape[1], len(z_weight)
+    form = make_form(z_weight, c, first, gamma, precision(theta))
+    cut, parts, launch, _ = make_plan(
+        "gradient_sums", batch, positions, groups, form, (theta.dtype, grad.dtype), hardware(theta.device).processors,
+        theta.device,
     )  # fmt: skip
-    return out.sum(2) if grid[1] > 1 else out[:, :, 0]
+    out = c.new_empty((2, batch, parts, channels))
+    launch(
+        source(form.tma, theta, 1, cut.rows, cut.depth),
+        z_weight,
+        c,
+        means,
+        source(form.tma, grad, 1, cut.rows, cut.out),
+        out,
+    )
+    return out.sum(2) if parts > 1 else out.view(2, batch, channels)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from .attention import coefficients
 from .backward import branch_backward, factors_backward
 from .batchnorm import backward, standardise
 from .branch import apply, gradient_sums, moments
+from .launch import aligned
 from .output import composes, output, wide_output
 
 _library = torch.library.Library("cgnl", "FRAGMENT")
@@ -37,36 +39,40 @@ def _backward(
     A part of the samples at a time: theta, phi and g, recomputed where they were not kept, become their gradients.
     ``coefficient`` is what is known already of the first coefficient's gradient, [B, G].
     """
-    inner = len(weight) // 3
+    inner = weight.shape[0] // 3
     dx, total, total_z = torch.empty_like(x), None, None
-    at_once = -(-len(x) // parts_of(x, theta is not None))
-    for start in range(0, len(x), at_once):
-        some = slice(start, start + at_once)
-        rows, out = x[some].flatten(0, 1), dx[some].flatten(0, 1)  # [B N, C]
-        space = x.new_empty((*x[some].shape[:2], 3 * inner))
-        flat = space.flatten(0, 1)  # [B N, 3 I]
-        new_theta, phi, g = space.split(inner, 2)
-        if theta is None:
+    samples, parts = x.shape[0], parts_of(x, theta is not None)
+    count = -(-samples // parts)
+    for start in range(0, samples, count):
+
+        def part(t: Tensor, axis: int = 0, start: int = start) -> Tensor:
+            return t if parts == 1 else t.narrow(axis, start, min(count, samples - start))
+
+        grad_, x_, dx_, theta_ = part(grad), part(x), part(dx), theta if theta is None else part(theta)
+        c_, factors_, coefficient_ = aligned(part(c)), part(factors, 1).contiguous(), part(coefficient)
+        rows, out = x_.flatten(0, 1), dx_.flatten(0, 1)  # [B N, C]
+        flat = x.new_empty((rows.shape[0], 3 * inner))  # [B N, 3 I]
+        new_theta, phi, g = flat.view(*x_.shape[:2], -1).split(inner, 2)
+        if theta_ is None:
             torch.mm(rows, weight.t(), out=flat)
         else:
-            torch.mm(rows, weight[inner:].t(), out=flat[:, inner:])
-        old_theta = new_theta if theta is None else theta[some]
-        before = old_theta.clone() if constant and theta is None else old_theta
+            torch.mm(rows, weight.narrow(0, inner, 2 * inner).t(), out=flat.narrow(1, inner, 2 * inner))
+        old_theta = new_theta if theta_ is None else theta_
+        before = old_theta.clone() if constant and theta_ is None else old_theta
         dz, dc = branch_backward(
-            grad[some], old_theta, z_weight, c[some], factors[:, some].contiguous(), new_theta,
-            dx[some] if residual else None, first, gamma,
-        )  # fmt: skip
+            grad_, old_theta, z_weight, c_, factors_, new_theta, dx_ if residual else None, first, gamma
+        )
         total_z = dz if total_z is None else total_z.add_(dz)
         ds, squares = _sums_backward(
-            coefficient[some], dc, c[some], alphas, first, constant, None if beta is None else beta[some]
+            coefficient_, dc, c_, alphas, first, constant, beta if beta is None else part(beta)
         )
         if squares is not None:
             new_theta.add_((2 * squares).repeat_interleave(inner // c.shape[1], 1).unsqueeze(1) * before)
-        factors_backward(phi, g, ds, squares, first, gamma)
+        factors_backward(phi, g, aligned(ds), squares, first, gamma)
         torch.addmm(out, flat, weight, beta=1 if residual else 0, out=out)
         dw = _product(flat.t(), rows)
         total = dw if total is None else total.add_(dw)
-        del space, flat, new_theta, old_theta, before, phi, g, dz, dw  # before the next part takes as much
+        del flat, new_theta, old_theta, before, phi, g, dz, dw  # before the next part takes as much
     assert total is not None
     assert total_z is not None
     return dx, total, total_z
@@ -104,12 +110,29 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return a.float() @ b.float()
 
 
-def _define(schema: str, function: Callable) -> torch._ops.OpOverload:
+def _define(schema: str, function: Callable) -> Callable:
+    """An operator of this schema, called by compilers and counters; all others call the function itself.
+
+    What goes through torch's dispatcher costs Python as much as a kernel does.
+    """
     # Not torch.library.custom_op: its first call imports torch._dynamo, which takes seconds.
     _library.define(schema)
     name = schema.partition("(")[0]
-    _library.impl(name, function, "CompositeExplicitAutograd")
-    return getattr(torch.ops.cgnl, name).default
+    _library.impl(name, lambda *arguments: function(*map(_align, arguments)), "CompositeExplicitAutograd")
+    operator = getattr(torch.ops.cgnl, name).default
+
+    def call(*arguments):
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+            return operator(*arguments)
+        return function(*arguments)
+
+    return call
+
+
+def _align(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return aligned(argument)
+    return [*map(_align, argument)] if isinstance(argument, list) else argument
 
 
 fused_coefficients = _define(

@@ -6,29 +6,47 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .machine import Tile, cdiv, descriptor, form_of, is_dot, launch, power_of_two, precision, processors, rows_of
-from .series import add, halves, value
+from .launch import (
+    Form,
+    Hardware,
+    Launch,
+    Tile,
+    cdiv,
+    constants,
+    hardware,
+    is_dot,
+    make_form,
+    plan,
+    power_of_two,
+    precision,
+    rows_of,
+    source,
+)
+from .series import value
+from .tiles import add, halves, load_rows, store_rows
 
 
 @triton.jit
-def write(z, c_0, row, start, row_sums, mean, variance, weight, bias, residual_desc, out_desc, C, eps,
-          normed: tl.constexpr, form: tl.constexpr, OUT: tl.constexpr):  # fmt: skip
+def write(z, c_0, row, start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
+          normed: tl.constexpr, form, ROWS: tl.constexpr, OUT: tl.constexpr):  # fmt: skip
     """X + norm(z) at OUT channels from ``start`` on; z [ROWS, OUT] still lacks the p = 0 term."""
     channel = start + tl.arange(0, OUT)[None, :]
     inside = channel < C
-    if form[2] == 0:
+    if form.first == 0:
         z += c_0 * tl.load(row_sums + channel, inside, 0.0)
     if normed:
         scale = tl.load(weight + channel, inside, 0.0) * tl.rsqrt(tl.load(variance + channel, inside, 1.0) + eps)
         z = (z - tl.load(mean + channel, inside, 0.0)) * scale + tl.load(bias + channel, inside, 0.0)
-    x = residual_desc.load([row, start]).to(tl.float32)
-    out_desc.store([row, start], add(x, z).to(out_desc.dtype))
+    x = load_rows(residual, row, start, ROWS, OUT, form.tma).to(tl.float32)
+    store_rows(out, row, start, add(x, z), ROWS, OUT, form.tma)
 
 
 @triton.jit
@@ -46,47 +64,47 @@ def write_group(
     variance,
     weight,
     bias,
-    residual_desc,
-    out_desc,
+    residual,
+    out,
     C,
     eps,
     normed: tl.constexpr,
-    form: tl.constexpr,
+    form,
     ROWS: tl.constexpr,
     SLOT: tl.constexpr,
     OUT: tl.constexpr,
 ):
     """y of one group, W_z y, and what is added to X."""
-    width: tl.constexpr = form[0]
-    wide: tl.constexpr = form[1]
+    width: tl.constexpr = form.inner_per_group
+    wide: tl.constexpr = form.channels_per_group
     r, i = tl.arange(0, ROWS), tl.arange(0, SLOT)[:, None]
     present = (row + r < M) & (r * 0 + group < groups)
-    c = coefficients + ((row + r) // N * groups + group) * form[3]  # [ROWS]
+    c = coefficients + ((row + r) // N * groups + group) * form.terms  # [ROWS]
     c_0 = tl.load(c, present, 0.0)[:, None]  # for the dot kernel the only one
     top = 1.0
-    if form[5]:
+    if form.dot:
         y = theta.to(z_weight.dtype.element_ty)
     else:
-        response = value(theta, c[:, None], present[:, None], form[2], form[3], form[4])
-        if form[6]:
+        response = value(theta, c[:, None], present[:, None], form.first, form.terms, form.gamma)
+        if form.rescale:
             top = tl.maximum(tl.max(tl.abs(response)), 1e-30)
         y = (response / top).to(z_weight.dtype.element_ty)
     for start in tl.static_range(0, wide, OUT):
         channel = group * wide + start + tl.arange(0, OUT)[None, :]
         w = tl.load(z_weight + channel * width + i, (i < width) & (channel < C), 0.0)  # [SLOT, OUT]
-        z = tl.dot(y, w, input_precision=form[7])  # [ROWS, OUT]
-        if form[5]:
+        z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
+        if form.dot:
             z *= c_0
-        if form[6]:
+        if form.rescale:
             z *= top
-        write(z, c_0, row, group * wide + start, row_sums, mean, variance, weight, bias, residual_desc, out_desc, C,
-              eps, normed, form, OUT)  # fmt: skip
+        write(z, c_0, row, group * wide + start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
+              normed, form, ROWS, OUT)  # fmt: skip
 
 
 @triton.jit
-def output_kernel(
-    x_desc,  # [M, C]
-    theta_desc,  # [I, C], I = inner channels
+def output_fwd_kernel(
+    x,  # [M, C]
+    theta_weight,  # [I, C], I = inner channels
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     row_sums,  # of W_z, where there is a p = 0 term: [C]
@@ -94,29 +112,35 @@ def output_kernel(
     variance,
     weight,
     bias,
-    residual_desc,  # [M, C]
-    out_desc,  # [M, C]
+    residual,  # [M, C]
+    out,  # [M, C]
     M,
     N,
     C,
     groups,
     eps,
     normed: tl.constexpr,
-    form: tl.constexpr,
+    form,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     SLOT: tl.constexpr,
     DEPTH: tl.constexpr,
     OUT: tl.constexpr,
 ):
-    """theta of one or two groups in registers, and each of them from there to the output."""
+    """theta of one or two groups in registers, and each of them from there to the output::
+
+    theta = x @ w_theta.T  # [M, I]
+    y = sum(c[p] * theta**p for p in powers)  # c of each sample and group
+    z = y @ w_z.T  # of each group
+    out = residual + (z - mean) / sqrt(variance + eps) * weight + bias
+    """
     across = tl.cdiv(groups, together)
     row, group = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * together
-    rest = (row_sums, mean, variance, weight, bias, residual_desc, out_desc, C, eps)
+    rest = (row_sums, mean, variance, weight, bias, residual, out, C, eps)
     theta = tl.zeros((ROWS, together * SLOT), tl.float32)
     for k in range(0, C, DEPTH):
-        w = theta_desc.load([group * form[0], k])  # [together SLOT, DEPTH]
-        theta = tl.dot(x_desc.load([row, k]), w.T, theta, input_precision=form[7])
+        w = load_rows(theta_weight, group * form.inner_per_group, k, together * SLOT, DEPTH, form.tma)
+        theta = tl.dot(load_rows(x, row, k, ROWS, DEPTH, form.tma), w.T, theta, input_precision=form.precision)
     if together == 1:
         write_group(theta, group, row, z_weight, coefficients, M, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
     else:
@@ -126,17 +150,17 @@ def output_kernel(
 
 
 @triton.jit
-def wide_output_kernel(
-    operand_desc,  # [M, K], or [M, groups K]
-    weight_desc,  # [C, K]
+def wide_output_fwd_kernel(
+    operand,  # [M, K], or [M, groups K]
+    product,  # [C, K]
     sizes,  # of the weight's rows: [C]
     coefficients,  # [B, G]
     mean,  # of the norm, and so on: [C]
     variance,
     weight,
     bias,
-    residual_desc,  # [M, C]
-    out_desc,  # [M, C]
+    residual,  # [M, C]
+    out,  # [M, C]
     M,
     N,
     C,
@@ -146,41 +170,82 @@ def wide_output_kernel(
     eps,
     normed: tl.constexpr,
     sized: tl.constexpr,
-    form: tl.constexpr,
+    form,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """A matrix product for twice OUT channels of one large group, times s, and what is added to X; the dot kernel only.
+    """A matrix product for twice OUT channels of one large group, times s, and what follows; the dot kernel only::
+
+        z = s * (operand @ product.T)  # operand and product: X and W_z W_theta, or theta and W_z
+        out = residual + (z - mean) / sqrt(variance + eps) * weight + bias
 
     Two programs share a processor: one writes while the other multiplies.
     """
     across = C // (2 * OUT)
-    rest = (mean, mean, variance, weight, bias, residual_desc, out_desc, C, eps)
+    rest = (mean, mean, variance, weight, bias, residual, out, C, eps)
     for tile in tl.range(tl.program_id(0), tl.cdiv(M, ROWS) * across, tl.num_programs(0)):
         row, start = tile // across * ROWS, tile % across * (2 * OUT)
-        group = start // form[1]
+        group = start // form.channels_per_group
         z = tl.zeros((ROWS, 2 * OUT), tl.float32)
         for k in range(0, K, DEPTH):
-            w = weight_desc.load([start, k])  # [2 OUT, DEPTH]
-            z = tl.dot(operand_desc.load([row, group * stride + k]), w.T, z, input_precision=form[7])
+            w = load_rows(product, start, k, 2 * OUT, DEPTH, form.tma)
+            a = load_rows(operand, row, group * stride + k, ROWS, DEPTH, form.tma)
+            z = tl.dot(a, w.T, z, input_precision=form.precision)
         r = row + tl.arange(0, ROWS)
         z *= tl.load(coefficients + r // N * groups + group, r < M, 0.0)[:, None]
         if sized:
             z *= tl.load(sizes + start + tl.arange(0, 2 * OUT))[None, :]
         left, right = halves(z, ROWS, OUT)
-        write(left, 0.0, row, start, *rest, normed, form, OUT)
-        write(right, 0.0, row, start + OUT, *rest, normed, form, OUT)
+        write(left, 0.0, row, start, *rest, normed, form, ROWS, OUT)
+        write(right, 0.0, row, start + OUT, *rest, normed, form, ROWS, OUT)
 
 
 OUT = 64
 """Channels of the output that are written at a time."""
 
 
-def tile_for(dtype: torch.dtype, true_float32: bool) -> Tile:
+def choose_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
     if dtype != torch.float32:
-        return Tile(rows=128, columns=128, depth=64, warps=4, stages=3)
-    return Tile(32, 32, 32, 4, 2) if true_float32 else Tile(64, 64, 32, 4, 3)
+        return Tile(rows=128, columns=128, depth=64 if on.tma else 32, warps=4 if on.tma else 8, stages=3)
+    return Tile(32, 32, 32, 4, 2) if precision == "ieee" else Tile(64, 64, 32, 4, 3)
+
+
+class Plan(NamedTuple):
+    tile: Tile
+    slot: int
+    """Columns that a group takes in a tile of theta."""
+    together: int
+    """Groups of a program."""
+    block: int
+    launch: Launch
+
+
+@plan
+def make_plan(
+    batch: int,
+    positions: int,
+    channels: int,
+    groups: int,
+    form: Form,
+    eps: float,
+    normed: bool,
+    dtype: torch.dtype,
+    residual_dtype: torch.dtype,  # noqa: ARG001
+    on: Hardware,
+    device: torch.device,  # noqa: ARG001
+    tile: Tile | None = None,
+) -> Plan:
+    tile = tile or choose_tile(dtype, form.precision, on)
+    slot = power_of_two(form.inner_per_group)
+    together = max(1, min(2, tile.columns // slot)) if slot == form.inner_per_group else 1
+    block = min(OUT, math.gcd(form.channels_per_group, 1 << 30))  # a power of two that divides a group
+    rows = batch * positions
+    launch = Launch(
+        output_fwd_kernel, (cdiv(rows, tile.rows) * cdiv(groups, together),), tile.warps, tile.stages, rows, positions,
+        channels, groups, eps, normed, constants(form), together, tile.rows, slot, tile.depth, block,
+    )  # fmt: skip
+    return Plan(tile, slot, together, block, launch)
 
 
 def output(
@@ -197,38 +262,22 @@ def output(
     tile: Tile | None = None,
 ) -> Tensor:
     """residual + norm(W_z y) for x [B, N, C]; norm is its mean, variance, weight and bias, each [C], or nothing."""
-    groups, channels = coefficients.shape[1], x.shape[2]
-    form = form_of(z_weight, coefficients, first, gamma, precision(x))
-    tile = tile or tile_for(x.dtype, form.precision == "ieee")
-    slot = power_of_two(form.width)
-    together = max(1, min(2, tile.columns // slot)) if slot == form.width else 1
-    block = min(OUT, math.gcd(form.wide, 1 << 30))  # a power of two that divides a group
-    out, flat = torch.empty_like(residual), rows_of(x)
+    batch, positions, channels = x.shape
+    form = make_form(z_weight, coefficients, first, gamma, precision(x))
+    tile, slot, together, block, launch = make_plan(
+        batch, positions, channels, coefficients.shape[1], form, eps, bool(norm), x.dtype, residual.dtype,
+        hardware(x.device), x.device, tile,
+    )  # fmt: skip
+    out, tma = torch.empty_like(residual), form.tma
     launch(
-        output_kernel,
-        (cdiv(len(flat), tile.rows) * cdiv(groups, together),),
-        tile.warps,
-        tile.stages,
-        descriptor(flat, tile.rows, tile.depth),
-        descriptor(theta, together * slot, tile.depth),
+        source(tma, rows_of(x), tile.rows, tile.depth),
+        source(tma, theta, together * slot, tile.depth),
         z_weight,
         coefficients,
         coefficients if row_sums is None else row_sums,
         *(norm or [coefficients] * 4),
-        descriptor(rows_of(residual), tile.rows, block),
-        descriptor(rows_of(out), tile.rows, block),
-        len(flat),
-        x.shape[1],
-        channels,
-        groups,
-        eps,
-        bool(norm),
-        tuple(form),
-        together,
-        tile.rows,
-        slot,
-        tile.depth,
-        block,
+        source(tma, rows_of(residual), tile.rows, block),
+        source(tma, rows_of(out), tile.rows, block),
     )
     return out
 
@@ -254,6 +303,32 @@ def compose(z_weight: Tensor, theta: Tensor, groups: int) -> tuple[Tensor, Tenso
     return (both / sizes).to(theta.dtype), sizes.flatten()
 
 
+WIDE = Tile(rows=128, columns=2 * OUT, depth=64, warps=4, stages=3, resident=2)
+
+
+@plan
+def make_wide_plan(
+    batch: int,
+    positions: int,
+    channels: int,
+    depth: int,
+    groups: int,
+    stride: int,
+    eps: float,
+    normed: bool,
+    sized: bool,
+    form: Form,
+    dtypes: tuple[torch.dtype, torch.dtype],  # noqa: ARG001
+    programs: int,
+    device: torch.device,  # noqa: ARG001
+) -> Launch:
+    tiles = cdiv(batch * positions, WIDE.rows) * (channels // WIDE.columns)
+    return Launch(
+        wide_output_fwd_kernel, (min(tiles, WIDE.resident * programs),), WIDE.warps, WIDE.stages, batch * positions,
+        positions, channels, depth, groups, stride, eps, normed, sized, constants(form), WIDE.rows, OUT, WIDE.depth,
+    )  # fmt: skip
+
+
 def wide_output(
     x: Tensor,
     residual: Tensor,
@@ -265,38 +340,23 @@ def wide_output(
 ) -> Tensor:
     """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``output``."""
     (batch, positions, channels), groups = x.shape, coefficients.shape[1]
-    form = form_of(z_weight, coefficients, 1, 0.0, precision(x))
-    if composes(channels, len(theta), form.width):
-        operand, (weight, sizes), stride = x, compose(z_weight, theta, groups), 0
+    form = make_form(z_weight, coefficients, 1, 0.0, precision(x))
+    if composes(channels, theta.shape[0], form.inner_per_group):
+        operand, (product, sizes), stride = x, compose(z_weight, theta, groups), 0
     else:
-        operand, weight, sizes, stride = x @ theta.t(), z_weight, None, form.width
-    rows, depth = 128, 64
-    out = torch.empty_like(residual)
-    tiles = cdiv(batch * positions, rows) * (channels // (2 * OUT))
+        operand, product, sizes, stride = F.linear(x, theta), z_weight, None, form.inner_per_group
+    launch = make_wide_plan(
+        batch, positions, channels, product.shape[1], groups, stride, eps, bool(norm), sizes is not None, form,
+        (x.dtype, residual.dtype), hardware(x.device).processors, x.device,
+    )  # fmt: skip
+    out, tma = torch.empty_like(residual), form.tma
     launch(
-        wide_output_kernel,
-        (min(tiles, 2 * processors(x.device)),),
-        4,
-        3,
-        descriptor(rows_of(operand), rows, depth),
-        descriptor(weight, 2 * OUT, depth),
+        source(tma, rows_of(operand), WIDE.rows, WIDE.depth),
+        source(tma, product, WIDE.columns, WIDE.depth),
         coefficients if sizes is None else sizes,
         coefficients,
         *(norm or [coefficients] * 4),
-        descriptor(rows_of(residual), rows, OUT),
-        descriptor(rows_of(out), rows, OUT),
-        batch * positions,
-        positions,
-        channels,
-        weight.shape[1],
-        groups,
-        stride,
-        eps,
-        bool(norm),
-        sizes is not None,
-        tuple(form),
-        rows,
-        OUT,
-        depth,
+        source(tma, rows_of(residual), WIDE.rows, OUT),
+        source(tma, rows_of(out), WIDE.rows, OUT),
     )
     return out

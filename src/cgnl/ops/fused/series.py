@@ -1,4 +1,4 @@
-"""What kernels do with a tile in registers: above all the Taylor series, as ``ops.series`` has it for whole tensors.
+"""The Taylor series of a tile in registers, as ``ops.series`` has it for whole tensors.
 
 ``first`` is the lowest power with a coefficient, ``terms`` how many there are, ``gamma`` the envelope exp(-gamma x^2).
 Coefficients lie one behind the other: coefficient + i is that of the power first + i.
@@ -22,7 +22,7 @@ def expm1(x):
 @triton.jit
 def envelope(x, gamma: tl.constexpr):
     """exp(-gamma x^2). Near zero, where it matters most, the hardware's exp is off by more than a rounding."""
-    return 1 + expm1(-gamma * x * x)
+    return 1 + expm1(x * x * -gamma)
 
 
 @triton.jit
@@ -37,7 +37,7 @@ def value(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: t
     if gamma > 0:
         total = total * envelope(x, gamma)
         if first == 0:
-            total += tl.load(coefficient, mask=ok, other=0.0) * expm1(-gamma * x * x)
+            total += tl.load(coefficient, mask=ok, other=0.0) * expm1(x * x * -gamma)
     return total
 
 
@@ -48,7 +48,7 @@ def slope(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: t
     for i in tl.static_range(terms):
         if first + terms - 1 - i > 0:
             c = tl.load(coefficient + (terms - 1 - i), mask=ok, other=0.0)
-            total = total * x + (first + terms - 1 - i) * c
+            total = total * x + c * (first + terms - 1 - i)
     for _ in tl.static_range(first - 1 if first > 1 else 0):
         total = total * x
     if gamma > 0:
@@ -57,17 +57,5 @@ def slope(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: t
             whole = whole * x + tl.load(coefficient + (terms - 1 - i), mask=ok, other=0.0)
         for _ in tl.static_range(first + 1):
             whole = whole * x
-        total = (total - 2 * gamma * whole) * envelope(x, gamma)
+        total = (total - whole * (2 * gamma)) * envelope(x, gamma)
     return total
-
-
-@triton.jit
-def halves(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The left and the right half of a tile [ROWS, 2 COLUMNS]. Each thread holds both of its columns: nothing moves."""
-    return tl.split(tl.permute(tl.reshape(tile, (ROWS, 2, COLUMNS)), (0, 2, 1)))
-
-
-@triton.jit
-def add(x, z):
-    """x + z, but x itself where z is zero: a new block keeps -0.0."""
-    return tl.where(z == 0, x, x + z)

@@ -1,0 +1,166 @@
+"""How kernels are launched: what the device offers, tiles, descriptors, and plans that are made once for a size."""
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from . import interpreted
+
+
+class Hardware(NamedTuple):
+    processors: int
+    tma: bool
+    """Whether the hardware copies tiles by itself: compute capability 9 and higher."""
+    shared: int
+    """KiB of shared memory that a program may take."""
+
+
+pretended: Hardware | None = None
+"""Taken in place of the device's own, in tests and benchmarks."""
+
+
+def hardware(device: torch.device) -> Hardware:
+    return pretended or _find_hardware(device)
+
+
+@functools.cache
+def _find_hardware(device: torch.device) -> Hardware:
+    if device.type != "cuda":
+        return Hardware(4, True, 227)
+    found = torch.cuda.get_device_properties(device)
+    return Hardware(found.multi_processor_count, found.major >= 9, found.shared_memory_per_block_optin // 1024)
+
+
+class Tile(NamedTuple):
+    """How a kernel cuts its matrices, and how many warps and stages work on a tile."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    resident: int = 1
+    """Programs for each processor, in kernels that take one tile after another."""
+
+
+class Form(NamedTuple):
+    """What of a block is known before its kernels are compiled."""
+
+    inner_per_group: int
+    channels_per_group: int
+    first: int
+    terms: int
+    gamma: float
+    dot: bool
+    """Whether y is theta times a number."""
+    rescale: bool
+    """Whether y may be beyond float16's reach, and is divided by its peak before a product."""
+    precision: str
+    tma: bool
+
+
+def is_dot(first: int, terms: int, gamma: float) -> bool:
+    """Whether y is theta times a number."""
+    return (first, terms, gamma) == (1, 1, 0)
+
+
+def make_form(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float, precision: str) -> Form:
+    (channels, width), (_, groups, terms) = z_weight.shape, coefficients.shape
+    dot = is_dot(first, terms, gamma)
+    rescale = z_weight.dtype == torch.float16 and not dot
+    tma = hardware(z_weight.device).tma
+    return Form(width, channels // groups, first, terms, gamma, dot, rescale, precision, tma)
+
+
+def constants(form: Form) -> Form:
+    """The form as kernels take it: ``form.dot`` and the others are known when they are compiled."""
+    return Form._make(map(tl.constexpr, form))
+
+
+def precision(x: Tensor) -> str:
+    """How float32 is multiplied. The kernels stand for convolutions, so the setting for those holds.
+
+    Three products stand for one in TF32: the hardware cuts operands off where cuDNN rounds them, and that adds up.
+    """
+    return "tf32x3" if x.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """[B, N, C] -> [B N, C], nothing copied."""
+    return x.view(-1, x.shape[-1])
+
+
+class Descriptor(TensorDescriptor):
+    """A tensor that the hardware copies tile by tile, with zeros beyond its edges."""
+
+    def __init__(self, tensor: Tensor, tile: list[int]):
+        # Not the dataclass's own: its checks take longer than a launch, and hold for all tensors of a plan.
+        self.base, self.shape, self.strides = tensor, list(tensor.shape), list(tensor.stride())
+        self.block_shape, self.padding = tile, "zero"
+
+
+class Pointers(NamedTuple):
+    """The same where the hardware cannot: kernels then compute the place of each element. Rows are contiguous."""
+
+    base: Tensor
+    rows: int
+    columns: int
+    row: int
+    """Elements from one row to the next."""
+    sample: int = 0
+    """Elements from one sample to the next."""
+
+
+def source(tma: bool, tensor: Tensor, *tile: int) -> Descriptor | Pointers:
+    """[M, C] or [B, N, C], for ``load_rows``, ``load_tile`` and ``store_rows`` to read or write by such tiles."""
+    if tma:
+        return Descriptor(tensor, list(tile))
+    rows, columns = tensor.shape[-2:]
+    return Pointers(tensor, rows, columns, tensor.stride(-2), tensor.stride(0) if tensor.ndim == 3 else 0)
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """The tensor, copied if it begins where kernels cannot: at no multiple of 16 bytes."""
+    if torch.compiler.is_compiling():  # the operators see to it
+        return tensor
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+class Launch:
+    """A kernel with everything that is the same in each call: its grid, and the constants after the tensors.
+
+    Triton looks at every argument of each call, which takes longer than many a kernel. Here it does so once. So a plan
+    is for one size, dtype and device, and all of its tensors are ``aligned``.
+    """
+
+    def __init__(self, kernel: Any, grid: tuple[int, ...], warps: int, stages: int, *constants: Any):
+        self.kernel, self.grid, self.warps, self.stages, self.constants = kernel, grid, warps, stages, constants
+        self.run: Any = None
+
+    def __call__(self, *tensors: Any) -> None:
+        if self.run is not None:
+            self.run(*tensors, *self.constants)
+            return
+        if any(t.data_ptr() % 16 for t in tensors if isinstance(t, Tensor)):
+            raise ValueError("a kernel's tensors must begin at a multiple of 16 bytes")
+        compiled = self.kernel[self.grid](*tensors, *self.constants, num_warps=self.warps, num_stages=self.stages)
+        if not interpreted():
+            self.run = compiled[(*self.grid, 1, 1)[:3]]
+
+
+plan = functools.lru_cache(maxsize=4096)
+"""Keeps plans by size, dtype and device. Where every batch has a size of its own, there is no end to them."""
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up. Triton's own is made for kernels, and slow outside."""
+    return -(-a // b)
+
+
+def power_of_two(number: int, least: int = 16) -> int:
+    """The next power of two, and no less than what a matrix product takes."""
+    return max(least, 1 << (number - 1).bit_length())
