@@ -3,6 +3,7 @@
 import csv
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -40,6 +41,16 @@ def test_write_text_refuses_what_has_no_letters_unless_told_how(tmp_path):
         write_text(tmp_path / "a", "\udcff")
     write_text(tmp_path / "a", "\udcff", errors="surrogateescape")
     assert (tmp_path / "a").read_bytes() == b"\xff"
+
+
+def test_whole_file_names_itself_where_nothing_can_be_written_or_removed(tmp_path, monkeypatch):
+    def read_only(path, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "open", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(OSError, match=r"a\.txt cannot be written: Read-only file system$"):
+        write_text(tmp_path / "a.txt", "content")
 
 
 def test_remove_parts_leaves_whole_files(tmp_path):

@@ -46,7 +46,8 @@ def whole_file(path: Path, size: int | None = None) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that can only be read has none
+            temporary.unlink()
         if not isinstance(error, (OSError, RuntimeError)):
             raise
         kept = "; the one before is kept" if path.exists() else ""
@@ -64,7 +65,8 @@ def write_whole(target: Path, write: Callable[[Path], object]) -> None:
         part.replace(target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise
 
 

@@ -150,8 +150,7 @@ def judge_run(folder: Path) -> Verdict | None:
     if not find_blocks(trained.network):
         return None
     weights, samples = fingerprint(trained.network), open_dataset(trained.config.data).test
-    scenes = [scene.path for scene in samples] if isinstance(samples, tuple) else None
-    source = samples if scenes is None else FileSource.of_files(scenes, "objects")
+    source: Any = samples if trained.kind != "objects" else FileSource.of_files([s.path for s in samples], "objects")
     network, progress = trained.network.to(find_device("auto")), Lines(1, 1, f"{trained.task.sample}s")
     numbers = range(0, len(source), math.ceil(len(source) / JUDGED[trained.kind]))
 

@@ -316,6 +316,8 @@ def test_report_says_whether_the_block_is_used(blocked, cgnl):
     assert read_verdict(blocked, open_trained(blocked).network) == found
     status, out, _ = cgnl("diagnose", blocked, "accelerator=cpu")
     assert (status, found.sentence() in out) == (0, True)
+    assert cgnl("report", blocked.parent)[0] == 0
+    assert found.sentence() in (blocked.parent / "report.html").read_text()
 
 
 def test_diagnose_compares_the_average_precision(blocked, cgnl, tmp_path):
