@@ -1,11 +1,24 @@
 """Files are written whole or not at all; tests/engine/test_checkpoint.py tries what can go wrong."""
 
 import csv
+import errno
 import os
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from cgnl.atomic_io import STALE, make_folder, remove_parts, whole_file, write_csv, write_text
+from cgnl.atomic_io import (
+    STALE,
+    make_folder,
+    naming_if_full,
+    remove_parts,
+    save_figure,
+    whole_file,
+    write_csv,
+    write_text,
+    write_whole,
+)
 
 
 def test_write_csv_can_be_read_back(tmp_path):
@@ -28,6 +41,16 @@ def test_write_text_refuses_what_has_no_letters_unless_told_how(tmp_path):
         write_text(tmp_path / "a", "\udcff")
     write_text(tmp_path / "a", "\udcff", errors="surrogateescape")
     assert (tmp_path / "a").read_bytes() == b"\xff"
+
+
+def test_whole_file_names_itself_where_nothing_can_be_written_or_removed(tmp_path, monkeypatch):
+    def read_only(path, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "open", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(OSError, match=r"a\.txt cannot be written: Read-only file system$"):
+        write_text(tmp_path / "a.txt", "content")
 
 
 def test_remove_parts_leaves_whole_files(tmp_path):
@@ -75,3 +98,35 @@ def test_make_folder_names_one_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"file/b cannot be written to: Not a directory$"):
         make_folder(tmp_path / "file" / "b")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.pdf", "a.svg", "a.JPG"])
+def test_save_figure_leaves_nothing_on_a_full_disk(tmp_path, monkeypatch, name):
+    figure = Figure(figsize=(1, 1))
+    save_figure(figure, tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=rf"{name} cannot be written: No space left"):
+        save_figure(figure, tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == before
+
+
+def test_writers_that_do_not_name_their_file_are_named_on_a_full_disk(tmp_path):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"a/b cannot be written: No space left on device: [\d.,]+ MB are free"):
+        write_whole(tmp_path / "a" / "b", full)
+    with (
+        pytest.raises(OSError, match=r"new/set cannot be written: No space left"),
+        naming_if_full(tmp_path / "new/set"),
+    ):
+        full(None)
+    with pytest.raises(FileNotFoundError), naming_if_full(tmp_path / "a"):
+        (tmp_path / "other").read_bytes()
+    assert list((tmp_path / "a").iterdir()) == []

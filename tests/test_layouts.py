@@ -203,6 +203,34 @@ def test_insert_refuses_axes_that_it_cannot_tell_apart(last):
     insert(nn.Sequential(Unknown(last)), "cgnl", "0", example=torch.zeros(2, 3, 8, 8))
 
 
+def test_insert_refuses_an_output_of_which_no_axis_fits_the_layers():
+    """As in attention: weights of heads, and tokens beside a convolution of a part of their channels."""
+    model = nn.Sequential(nn.Conv2d(3, 8, (4, 2), (4, 2)), nn.Flatten(1, 2))
+    with pytest.raises(ValueError, match=r"'1', \[2, 64, 16\], are the channels: .* layout="):
+        insert(model, "cgnl", "1", example=EXAMPLE)
+    model = timm_vit()
+    weights: Any = model.get_submodule("blocks.0.attn")
+    weights.fused_attn = False
+    with pytest.raises(ValueError, match=r"attn_drop', \[2, 2, 17, 17\], are the channels: .* layout="):
+        insert(model, "cgnl", "blocks.0.attn.attn_drop", example=EXAMPLE)
+
+
+@pytest.mark.parametrize("name", ["cait_xxs24_224", "xcit_nano_12_p16_224"])
+def test_insert_before_the_class_token_is_added(name):
+    """Not the first position passes by the block: it sees all, or says that it cannot know."""
+    options: dict[str, Any] = {"img_size": 32, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 4}
+    model = timm.create_model(name, patch_size=16 if "p16" in name else 8, **options).eval()
+    count = 4 if "p16" in name else 16
+    insert(model, "residual", "blocks.0")
+    with pytest.raises(ValueError, match=rf"the {count} tokens after 'blocks\.0' .* 1 class .* example="):
+        model(EXAMPLE)
+    insert(remove(model), "residual", "blocks.0", example=EXAMPLE)
+    (block,), seen = inserted(model).values(), []
+    block.register_forward_hook(lambda _module, args, _output: seen.append(args[0].shape))
+    model(EXAMPLE)
+    assert seen == [(2, 32, count)]
+
+
 def test_insert_wrong_guess_is_explained_when_the_block_is_called():
     x = torch.zeros(2, 3, 8, 9)
     model = insert(nn.Sequential(Unknown(last=True)), "cgnl", "0")

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .text import first_line
 
 STALE = 3600.0
 """Age in seconds from which on a temporary file counts as left behind by a killed writer."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Of a disk, and of a user's share of it."""
 
 
 def make_folder(folder: Path) -> None:
@@ -44,7 +46,8 @@ def whole_file(path: Path, size: int | None = None) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that can only be read has none
+            temporary.unlink()
         if not isinstance(error, (OSError, RuntimeError)):
             raise
         kept = "; the one before is kept" if path.exists() else ""
@@ -57,12 +60,26 @@ def write_whole(target: Path, write: Callable[[Path], object]) -> None:
     remove_parts(target.parent, target.name, STALE)
     part = temporary_name(target)
     try:
-        write(part)
+        with naming_if_full(target):
+            write(part)
         part.replace(target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise
+
+
+@contextmanager
+def naming_if_full(path: Path) -> Iterator[None]:
+    """Name the file or folder that there is no space left for: writers of other libraries do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+        raise OSError(f"{path} cannot be written: {_reason(error, folder, None)}") from error
 
 
 def temporary_name(path: Path) -> Path:
@@ -76,7 +93,7 @@ def _reason(error: BaseException, folder: Path, size: int | None) -> str:
     while not isinstance(first, OSError) and first.__context__ is not None:
         first = first.__context__
     reason = getattr(first, "strerror", None) or first_line(error)
-    if getattr(first, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+    if getattr(first, "errno", None) not in FULL:
         return reason
     needed = "" if size is None else f"{size / 1e6:,.1f} MB are needed, "
     return f"{reason}: {needed}{shutil.disk_usage(folder).free / 1e6:,.1f} MB are free"
@@ -93,6 +110,14 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object
     text = io.StringIO()
     csv.writer(text).writerows([columns, *rows])
     write_text(path, text.getvalue(), errors)
+
+
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a matplotlib figure whole; it is drawn in memory, because matplotlib fails oddly on a full disk."""
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:] or "png", **options)
+    with whole_file(path, content.tell()) as file:
+        file.write(content.getbuffer())
 
 
 def remove_parts(folder: Path, name: str = "", age: float = 0.0) -> None:

@@ -24,6 +24,8 @@ class Features(NamedTuple):
     """Position axes; None if unknown."""
     prefix: int = 0
     """Class and register tokens before the others."""
+    guessed: bool = False
+    """Whether the prefix is that of the model's class, which was not run: some add these tokens in later layers."""
 
 
 class Adapter(nn.Module):
@@ -40,13 +42,18 @@ class Adapter(nn.Module):
         """[B, *positions, C] -> the same shape."""
         if isinstance(x, torch.fx.Proxy):
             return as_one_node(self, x)
-        layout, channels, ndim, prefix = self.features
+        layout, channels, ndim, prefix, guessed = self.features
         if not isinstance(x, Tensor) or x.ndim != (ndim or 2) + 2 or x.shape[-1] != channels:
             got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
             axes = "N" if layout == "tokens" else ", ".join("THW"[-(ndim or 2) :])
             raise ValueError(
                 f"expected [B, {axes}, {channels}] ({layout}), got {got} after {self.after!r}: "
                 "give cgnl.insert an example= of the model's input, or layout="
+            )
+        if guessed and not torch.compiler.is_compiling() and _is_missing(prefix, x.shape[1]):
+            raise ValueError(
+                f"the {x.shape[1]} tokens after {self.after!r} seem to be all positions, without the model's "
+                f"{prefix} class and register tokens: give cgnl.insert an example= of the model's input"
             )
         y = self.block(x[:, prefix:].movedim(-1, 1)).movedim(1, -1)
         return torch.cat([x[:, :prefix], y], 1) if prefix else y
@@ -84,7 +91,8 @@ def find_features(
         if width is None:
             raise ValueError(f"cannot tell the channels after {name!r}: give channels= or example=")
         ndim = {"channels_first": ndim, "channels_last": ndim or 2, "tokens": 1}[layout]
-        return Features(layout, width, ndim, _count_prefix(name, modules, None) if layout == "tokens" else 0)
+        prefix = _count_prefix(name, modules, None) if layout == "tokens" else 0
+        return Features(layout, width, ndim, prefix, guessed=prefix > 0)
     shapes = _check_shapes(name, outputs)
     if layout == "auto":
         found = {_see_layout(name, modules, shape, width) for shape in shapes}
@@ -122,10 +130,11 @@ def _see_layout(name: str, modules: Modules, shape: torch.Size, width: int | Non
         told = None
     last_layout = "tokens" if len(shape) == 3 else "channels_last"
     if first == last:
-        if first and told is None:
+        if told is None or (not first and told != "channels_first"):  # what concatenates has more than its last layer
+            which = f"are its {width} channels" if first else "are the channels"
             raise ValueError(
-                f"cannot tell which axis of the output of {name!r}, {list(shape)}, are its {width} channels: give "
-                f"layout='channels_first' or layout={last_layout!r}, or an example of another size"
+                f"cannot tell which axis of the output of {name!r}, {list(shape)}, {which}: give "
+                f"layout='channels_first' or layout={last_layout!r}{', or an example of another size' * first}"
             )
         layout = last_layout if told in ("channels_last", "tokens") else "channels_first"
     else:
@@ -203,9 +212,12 @@ def _count_prefix(name: str, modules: Modules, tokens: int | None) -> int:
     if hasattr(modules[name], "output_fmt"):  # a patch embedding, which they follow
         return 0
     prefix = next((count for m in _with_parents(name, modules) if (count := _own_prefix(m)) is not None), 0)
-    if tokens is not None and _is_square(tokens) and not _is_square(tokens - prefix):
-        return 0
-    return prefix
+    return 0 if tokens is not None and _is_missing(prefix, tokens) else prefix
+
+
+def _is_missing(prefix: int, tokens: int) -> bool:
+    """Whether so many tokens are a square grid as they are, and not without a prefix."""
+    return _is_square(tokens) and not _is_square(tokens - prefix)
 
 
 def _is_square(number: int) -> bool:

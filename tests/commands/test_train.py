@@ -96,6 +96,13 @@ def test_train_resume_with_an_equals_sign_refuses_what_is_no_run(cgnl, given, ar
     assert (status, given, err.count("\n")) == (2, [], 1)
 
 
+@pytest.mark.parametrize("name", ["", "last.ckpt", "best.ckpt"])
+def test_train_refuses_a_run_as_a_recipe(cgnl, given, pets, name):
+    status, _, err = cgnl("train", Path(pets) / name)
+    assert (status, given) == (2, [])
+    assert f"cgnl train --resume {Path(pets)} " in err
+
+
 def test_train_resumes_an_older_run_folder(given, pets):
     (pets / "environment.json").unlink()
     with (pets / "config.yaml").open("a") as file:

@@ -1,6 +1,7 @@
 """Pictures of every mode, and files that are none."""
 
 import logging
+import os
 import re
 import struct
 import warnings
@@ -15,6 +16,7 @@ from benchmarks.fuzz_bombs import bombs
 from cgnl.data import images
 from cgnl.data.images import read_image
 from cgnl.data.index import IMAGE_SUFFIXES, UnreadableError, is_image_file
+from cgnl.data.video import probe
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -25,6 +27,13 @@ RGB = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
 def save(path, image, **options):
     image.save(path, **options)
     return path
+
+
+@pytest.mark.parametrize("read", [read_image, images.read_size, lambda path: probe(path).frames])
+def test_pipes_are_not_waited_for(tmp_path, read):
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(UnreadableError, match=r"a\.png cannot be read: it is a pipe"):
+        read(tmp_path / "a.png")
 
 
 def test_rgb_is_read_as_stored(tmp_path):

@@ -1,6 +1,7 @@
 """Datasets in their official layouts, and what is said when they are not."""
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -134,6 +135,16 @@ def test_folder_ignores_what_systems_leave_behind(tmp_path, junk):
     index = folder(tmp_path)
     assert names(index, tmp_path) == {"train": [("a/1.png", 0), ("b/2.png", 1)]}
     assert index.problems == (f"ignored: {', '.join(sorted(['.DS_Store', junk]))}",)
+
+
+def test_folder_ignores_pipes(tmp_path):
+    for name in ("a/1.png", "b/2.png"):
+        image(tmp_path / name)
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    (tmp_path / "b" / "broken.png").symlink_to("nowhere")
+    index = folder(tmp_path)
+    assert names(index, tmp_path) == {"train": [("a/1.png", 0), ("b/2.png", 1), ("b/broken.png", 1)]}
+    assert index.problems == ("ignored: pipe.png",)
 
 
 def test_folder_names_few_of_many_ignored_files(tmp_path):

@@ -218,7 +218,7 @@ def test_train_on_a_disk_that_is_full_at_once_says_that_nothing_was_saved(train,
     assert status == 2
     sentence = one_sentence(err)
     assert sentence.startswith(f"{folder / 'best.ckpt'} cannot be written: No space left on device: ")
-    assert sentence.endswith(" MB are free; nothing had been saved yet")
+    assert sentence.endswith(" MB are free; there is none to resume yet")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What is drawn is where the map says."""
 
-import errno
 import itertools
 from dataclasses import replace
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import nn
 
@@ -28,7 +26,6 @@ from cgnl.explain.figure import (
     mark_border,
     outline,
     paint,
-    save,
     shrink,
 )
 from cgnl.explain.inputs import FileInput, whole_input
@@ -194,6 +191,14 @@ def test_draw_of_a_clip_is_a_strip_of_frames():
         assert np.array_equal(np.array(drawn).reshape(-1, 2, 2), outline(first[t // 2], 8, 12).numpy())
 
 
+def test_frames_say_that_a_block_is_not_used():
+    (row,) = rows(3, cgnl.CGNL(8, 4, ndim=3, groups=2))
+    used, unused = (frames([replace(row, verdict=Verdict({"1": share}, 0, 90))]) for share in (5.0, 0.1))
+    assert torch.equal(unused[:, :, :-18], used)
+    assert unused[:, :, -18:, : 24 * 12].amax() > 100
+    assert unused[:, :, -18:, 24 * 12 :].amax() == 0
+
+
 def test_frames_are_all_frames_with_every_map(tmp_path):
     (row,) = rows(3, cgnl.CGNL(8, 4, ndim=3, groups=2))
     pictures = frames([row])
@@ -209,19 +214,3 @@ def test_frames_are_all_frames_with_every_map(tmp_path):
     assert (len(back), back[0].shape) == (4, (18 + height, 5 * width, 3))
     inside = torch.from_numpy(back[1])[40:200, 20:260].float()
     assert inside.mean() == pytest.approx(100, abs=4)
-
-
-@pytest.mark.parametrize("name", ["a.png", "a.pdf", "a.svg", "a.JPG"])
-def test_save_leaves_nothing_on_a_full_disk(tmp_path, monkeypatch, name):
-    figure = Figure(figsize=(1, 1))
-    save(figure, tmp_path / name)
-    before = (tmp_path / name).read_bytes()
-
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match=rf"{name} cannot be written: No space left"):
-        save(figure, tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_bytes() == before

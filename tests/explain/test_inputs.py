@@ -25,6 +25,20 @@ def test_box_is_the_view_in_the_file(seen):
     assert (seen.whole, whole_input(seen.original).whole) == (False, True)
 
 
+@pytest.mark.parametrize(("height", "width"), [(1, 400), (400, 1), (2, 3000), (1, 1)])
+def test_files_of_few_rows_or_columns_have_a_view(height, width):
+    """The view of a file that is much longer than wide may be less than one of its pixels across."""
+    ratio = 70 / min(height, width)
+    resized = torch.zeros(3, round(height * ratio), round(width * ratio))
+    box = Box((resized.shape[1] - 64) // 2, (resized.shape[2] - 64) // 2, 64, 64)
+    seen = FileInput(torch.zeros(3, height, width), resized, box, height, width)
+    assert min(seen.box[2:]) >= 1
+    assert seen.box.top + seen.box.height <= height
+    assert seen.box.left + seen.box.width <= width
+    moved = seen.containing((width - 1, height - 1))
+    assert all(0 <= n < 64 for n in moved.place((width - 1, height - 1)))
+
+
 @pytest.mark.parametrize("x", [0, 0.4, 59, 60, 100, 119, 120, 179, 179.9])
 @pytest.mark.parametrize("y", [0, 14, 15, 74, 75, 89.9])
 def test_every_position_of_a_file_can_be_seen(seen, x, y):

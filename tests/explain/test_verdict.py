@@ -72,6 +72,10 @@ def test_limits(added, changed, unused):
     assert f"adds {added:.2g} % to its input in the median sample" in verdict.sentence()
 
 
+def test_shares_are_written_out():
+    assert "add 99 to 1,234 % to" in Verdict({"a": 98.7, "b": 1234.4}, 0, 10).sentence()
+
+
 def test_block_that_adds_much_and_changes_nothing():
     assert Verdict({"b": 30.0}, 2, 1000).sentence().endswith(": the predictions do not depend on it.")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..atomic_io import write_csv
+from ..atomic_io import save_figure, write_csv
 from ..extras import need
 from ..text import markdown_table
 
@@ -285,7 +285,7 @@ def plot(points: Sequence[Point], path: Path) -> None:
             low, high = panel.get_ylim()
             room = 0.1 * len(panel.get_legend().get_texts())  # for the legend, above the curves
             panel.set_ylim(low, high * (high / low) ** room)
-    figure.savefig(path, dpi=160)
+    save_figure(figure, path, dpi=160)
 
 
 def plot_time(points: Sequence[Point], path: Path) -> None:
@@ -300,7 +300,7 @@ def plot_time(points: Sequence[Point], path: Path) -> None:
     top.tick_params(which="both", length=0)
     top.spines["top"].set_visible(False)
     panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=160)
+    save_figure(figure, path, dpi=160)
 
 
 def _panel(panel: Any, points: Sequence[Point], quantity: str, axis: str) -> None:

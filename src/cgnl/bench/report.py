@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..atomic_io import save_figure
 from ..extras import need
 from .measure import Roofline
 from .registry import Setting
@@ -152,4 +153,4 @@ def plot(rows: Sequence[Row], title: str, path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+    save_figure(figure, path, dpi=160)

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Annotated
 
-from ..atomic_io import make_folder
+from ..atomic_io import make_folder, whole_file
 from ..engine.values import PositiveInt
 from ..extras import need
 from ..text import say
@@ -91,7 +91,8 @@ def explain(
     figure.write_figure(rows, target, threshold, heat, cub_parts(file))
     if save:
         make_folder(Path(save).parent)
-        need("numpy", "data").savez_compressed(save, **arrays)
+        with whole_file(Path(save)) as content:
+            need("numpy", "data").savez_compressed(content, **arrays)
     for row in rows:
         say(f"{row.title}: {row.caption}")
     say(f"{target}{f' and {save}' if save else ''} written")

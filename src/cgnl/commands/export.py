@@ -41,7 +41,7 @@ def export(checkpoint: str, out: str) -> None:
         content, agreement = to_folder(trained.network, target, card, get_input_size(trained))
     else:
         content, agreement = to_file(trained.network, target.suffix, card, get_input_size(trained))
-        with whole_file(target) as file:
+        with whole_file(target, len(content)) as file:
             file.write(content)
     if beside is not None:
         write_text(beside, json.dumps(card, indent=2))

@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+from ..atomic_io import write_text
 from ..text import say
 
 
@@ -28,7 +29,5 @@ def new(folder: str, *, output: str | None = None) -> None:
     from ..engine.suggest import suggest_recipe
 
     found = survey(root)
-    recipe = suggest_recipe(found).encode()
-    with target.open("xb") as file:  # never over another
-        file.write(recipe)
+    write_text(target, suggest_recipe(found))
     say(*describe(found), f"{target} written. Read it, then: cgnl train {shlex.quote(str(target))}")

@@ -53,9 +53,11 @@ def train(
             recipe = str(folder / "config.yaml")
             repeat = repeat_by(begun_by(Run(folder).environment.get("command")) or ["cgnl", "train", recipe], settings)
             settings = without_online(Run(folder).config, settings)
-    elif recipe and Path(recipe, "config.yaml").is_file():
-        new = f"cgnl train {Path(recipe, 'config.yaml')} starts another with its settings"
-        raise ValueError(f"{recipe} is a run: cgnl train --resume {recipe} resumes it, {new}")
+    elif recipe:
+        run = Path(recipe).parent if recipe.endswith(".ckpt") else Path(recipe)
+        if (run / "config.yaml").is_file():
+            new = f"cgnl train {run / 'config.yaml'} starts another with its settings"
+            raise ValueError(f"{recipe} is a run: cgnl train --resume {run} resumes it, {new}")
     config = load(recipe or default_recipe(settings), settings)
     if find_lr:
         suggest_lr(config, steps or STEPS, output)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..extras import need
-from .index import UnreadableError
+from .index import UnreadableError, refuse_endless
 from .stored import File, StoredFile
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -30,6 +30,7 @@ def read_image(path: File | str) -> Tensor:
     A file without a complete image raises ``UnreadableError``.
     """
     pillow = need("PIL.Image", "data")
+    refuse_endless(path)
     try:
         source = path.open() if isinstance(path, StoredFile) else path
         with pillow.open(source, formats=FORMATS) as image:
@@ -51,6 +52,7 @@ def read_image(path: File | str) -> Tensor:
 
 def read_size(path: Path | str) -> tuple[int, int]:
     """Height and width of an image by its header, as ``read_image`` returns it."""
+    refuse_endless(path)
     try:
         with need("PIL.Image", "data").open(path, formats=FORMATS) as image:
             turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # its EXIF orientation swaps the axes

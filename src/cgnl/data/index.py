@@ -57,6 +57,12 @@ class UnreadableError(ValueError):
         self.path = path
 
 
+def refuse_endless(path: object) -> None:
+    """Raise for pipes and devices, whose content may never come or never end."""
+    if isinstance(path, str | Path) and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise UnreadableError(path, "it is a pipe or a device")
+
+
 class Sample(NamedTuple):
     """An image, a video file or a folder of frames, and its class index."""
 
@@ -177,7 +183,8 @@ class Folder(NamedTuple):
 def walk(root: Path, ignored: set[str] | None = None) -> Iterator[Folder]:
     """Yield a folder and all folders in it. Links are followed, but not in a circle.
 
-    Hidden files, hidden folders and those that systems leave behind are skipped; ``ignored`` receives their names.
+    Hidden files, hidden folders, those that systems leave behind, pipes and devices are skipped; ``ignored`` receives
+    their names.
     """
     ahead: list[tuple[Path, frozenset[Path]]] = [(root, frozenset())]
     while ahead:
@@ -191,7 +198,10 @@ def walk(root: Path, ignored: set[str] | None = None) -> Iterator[Folder]:
                     if ignored is not None and not entry.name.startswith(".cgnl-"):  # our own
                         ignored.add(entry.name)
                 elif not entry.is_dir():
-                    files.append(path)
+                    if entry.is_file() or not path.exists():  # a broken link is named when it is read
+                        files.append(path)
+                    elif ignored is not None:  # a pipe or a device, which may have no end
+                        ignored.add(entry.name)
                 elif path.resolve() not in above:
                     folders.append(path)
         yield Folder(place, files, folders)

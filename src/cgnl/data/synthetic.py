@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..atomic_io import naming_if_full
 from .images import to_image
 from .index import require_new_folder
 from .transforms import Box, generator, integer, uniform
@@ -103,16 +104,17 @@ def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str
         raise ValueError(f"count = {count} must be at least 1")
     root = require_new_folder(root)
     classes, sample = SYNTHETIC[dataset]
-    for index in range(count):
-        drawing = sample(seed, index)
-        path = root / classes[drawing.label] / f"{index:05}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if drawing.pixels.ndim == 3:
-            to_image(drawing.pixels).save(path.with_suffix(".png"))
-            continue
-        path.mkdir()
-        for number, frame in enumerate(drawing.pixels):
-            to_image(frame).save(path / f"{number:03}.png")
+    with naming_if_full(root):
+        for index in range(count):
+            drawing = sample(seed, index)
+            path = root / classes[drawing.label] / f"{index:05}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if drawing.pixels.ndim == 3:
+                to_image(drawing.pixels).save(path.with_suffix(".png"))
+                continue
+            path.mkdir()
+            for number, frame in enumerate(drawing.pixels):
+                to_image(frame).save(path / f"{number:03}.png")
     return classes
 
 

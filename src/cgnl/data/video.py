@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..extras import need
 from .images import MAX_PIXELS, check_size, is_empty, read_image, resize_by_area
-from .index import UnreadableError, is_image_file
+from .index import UnreadableError, is_image_file, refuse_endless
 from .stored import File, StoredFile, as_file
 
 MAX_FRAMES = 10**6
@@ -182,6 +182,7 @@ def _read_folder(folder: Path, indices: Sequence[int] | Pick, resize: Resize | N
 def _opened(path: File) -> Iterator[tuple[Any, Any]]:
     """Open the container and its video stream; FFmpeg's errors become ``UnreadableError``."""
     av = need("av", "data")
+    refuse_endless(path)
     try:
         stored = isinstance(path, StoredFile)  # which may be a list of other files, but has none beside it
         source, limits = (path.open(), {"protocol_whitelist": "none"}) if stored else (str(path.absolute()), {})

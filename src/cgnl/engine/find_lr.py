@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..atomic_io import save_figure
 from ..extras import need
 from .config import Config
 from .datasets import open_dataset
@@ -156,4 +157,4 @@ def draw(found: RangeTest, path: Path) -> None:
     axis.set(xscale="log", xlabel="optim.lr, for a batch of 256", ylabel="training loss")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)

@@ -301,7 +301,7 @@ class Loop:
         try:
             write(checkpoint, self.folder / name)
         except OSError as error:
-            kept = "nothing had been saved yet" if self.saved is None else f"{last} is that of step {self.saved:,}"
+            kept = "there is none to resume yet" if self.saved is None else f"{last} is that of step {self.saved:,}"
             raise OSError(f"{error}; {kept}") from error
         if not chosen:
             self.saved = self.step

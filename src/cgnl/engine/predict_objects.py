@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..atomic_io import make_folder
+from ..atomic_io import make_folder, whole_file
 from ..data.images import to_image
 from ..data.index import UnreadableError
 from ..data.sources import Source
@@ -88,7 +88,8 @@ def drawn(results: Iterable[Finding], folder: Path) -> Iterator[Finding]:
             file = folder / f"{r.path.stem}.png"
             file = folder / f"{r.path.stem}-{r.image_id}.png" if file in written else file
             written.add(file)
-            to_image(draw(r)).save(file)
+            with whole_file(file) as content:
+                to_image(draw(r)).save(content, "png")
         yield r
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..atomic_io import whole_file, write_text
+from ..atomic_io import save_figure, write_text
 from ..engine.config import SYNTHETIC, Config
 from ..engine.datasets import dataset_name
 from ..engine.messages import NAMES
@@ -37,8 +37,7 @@ def write(summary: Summary, folder: Path) -> list[Path]:
     paths = [folder / file_name for file_name in files]
     if any(line.seeds for line in summary.lines):
         paths.append(folder / f"{name}.png")
-        with whole_file(paths[-1]) as file:
-            draw(summary).savefig(file, dpi=160, format="png")
+        save_figure(draw(summary), paths[-1], dpi=160)
     return paths
 
 

@@ -7,13 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..atomic_io import make_folder, write_csv
+from ..atomic_io import make_folder, save_figure, write_csv
 from ..engine.evaluate import Test
 from ..engine.tasks.detection import SURE, same_objects
 from ..extras import need
 from ..heads import second_order_pools
 from .diagnosis import DetectorOutcome, Diagnosis, Outcome, compare_classes, diagnose_blocks, frames_shuffled
-from .figure import save
 from .maps import find_blocks, find_module
 from .verdict import Verdict, count_changed
 
@@ -99,7 +98,7 @@ def write(result: Diagnosis, output: Path, title: str) -> list[Path]:
     write_rows(result.outcomes, outcomes)
     if result.spreads:
         write_rows(result.spreads, groups)
-    save(plot(result, title), figure, dpi=160)
+    save_figure(plot(result, title), figure, dpi=160)
     return [outcomes, groups, figure] if result.spreads else [outcomes, figure]
 
 

@@ -1,28 +1,28 @@
 """Draw maps on the file they are of: the paper's figure, a strip of frames, and a video."""
 
-import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..atomic_io import make_folder, whole_file
+from ..atomic_io import make_folder, save_figure, write_whole
 from ..data.transforms import Box, crop, resize
 from ..data.video import write_video
 from ..engine.checkpoint import Trained
 from ..engine.predictions import ranked
-from ..engine.tasks.detection import SURE, coco_results, same_objects
+from ..engine.tasks.detection import SURE, same_objects
 from ..explain.inputs import DetectorInput, FileInput
 from ..extras import need
 from .maps import COLUMNS, THRESHOLD, Attention, Map, attention, grad_cam
 from .second_order import Pairs, pairs
-from .verdict import Verdict, quick_verdict
+from .verdict import Verdict, detect, quick_verdict
 
 GREEN, RED, COLOURS = "#00e000", "#c0392b", "inferno"
 DIMMED = 0.4  # brightness of unrelated patches
@@ -145,11 +145,7 @@ def _explain_objects(
     verdict: Verdict | None,
 ) -> Row:
     """The same for a detector, whose blocks are in its backbone."""
-    network = trained.network
-
-    def find(_network: nn.Module, images: list[Tensor]) -> list[list[dict[str, Any]]]:
-        return [coco_results(found, 0, trained.ids) for found in network(images)]
-
+    network, find = trained.network, partial(detect, ids=trained.ids)
     with torch.no_grad():
         found = [row for row in find(network, [seen.image])[0] if row["score"] >= SURE]
     names = dict(zip(trained.ids, trained.classes, strict=True))
@@ -202,9 +198,9 @@ def write_figure(
     """Write what ``draw`` draws or, where the name ends in .mp4, every frame."""
     make_folder(path.parent)
     if path.suffix != ".mp4":
-        save(draw(rows, threshold, heat, parts), path)
+        save_figure(draw(rows, threshold, heat, parts), path)
     elif rows[0].seen.frames:
-        write_video(frames(rows), RATE, path)
+        write_whole(path, partial(write_video, frames(rows), RATE))
     else:
         raise ValueError(f"{path} is a video, and the network was trained on images: give a .png")
 
@@ -322,9 +318,13 @@ def _mark_reference(axis: Any, row: Row) -> None:
 
 
 def _mark_unused(axis: Any, row: Row) -> None:
-    if row.unused:
-        here = " here" if row.verdict and row.verdict.samples == 1 else ""
-        axis.set_xlabel(f"this block is not used{here}", color=RED, fontsize=8, labelpad=2)
+    if words := _unused(row):
+        axis.set_xlabel(words, color=RED, fontsize=8, labelpad=2)
+
+
+def _unused(row: Row) -> str:
+    here = " here" if row.verdict and row.verdict.samples == 1 else ""
+    return f"this block is not used{here}" if row.unused else ""
 
 
 def _caption(figure: Any, rows: Sequence[Row], threshold: float) -> None:
@@ -429,29 +429,26 @@ def frames(rows: Sequence[Row]) -> Tensor:
         lines = []
         for row in rows:
             frame = fit(row.seen.original[t], *PANEL)
-            line = [_add_title(mark_border(mark_patch(frame, row, t), row.seen), row.title)]
+            words = _unused(row)
+            line = [_add_title(mark_border(mark_patch(frame, row, t), row.seen), row.title, words)]
             for shown, _ in row.panels:
                 heat = at_frame(shown, t, count)
-                line.append(
-                    _add_title(paint(frame, row.seen, lambda part, heat=heat: blend_heat(part, heat)), _label(shown))
-                )
+                painted = paint(frame, row.seen, lambda part, heat=heat: blend_heat(part, heat))
+                line.append(_add_title(painted, _label(shown), " " * len(words)))
             line += [torch.zeros_like(line[0])] * (panels - len(line))
             lines.append(torch.cat(line, 2))
         images.append(torch.cat(lines, 1))
     return torch.stack(images)
 
 
-def _add_title(pixels: Tensor, title: str) -> Tensor:
-    """Put a line of text above pixels."""
-    image = need("PIL.Image", "data").new("RGB", (pixels.shape[-1], 18))
-    need("PIL.ImageDraw", "data").Draw(image).text((4, 3), title.replace("\n", ", "), fill="white")
-    text = torch.from_numpy(need("numpy", "data").array(image))
-    return torch.cat([text.permute(2, 0, 1), pixels], 1)
+def _add_title(pixels: Tensor, title: str, below: str = "") -> Tensor:
+    """Put a line of text above pixels, and one below where there is something to say."""
+    width = pixels.shape[-1]
+    return torch.cat([_line(title, width, "white"), pixels, *([_line(below, width, RED)] if below else [])], 1)
 
 
-def save(figure: Any, path: Path, **options: Any) -> None:
-    """Write a figure whole, or not at all; it is drawn in memory, because matplotlib fails oddly on a full disk."""
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:] or "png", **options)
-    with whole_file(path, content.tell()) as file:
-        file.write(content.getbuffer())
+def _line(text: str, width: int, colour: str) -> Tensor:
+    """A line of text on black, uint8 [3, 18, W]."""
+    image = need("PIL.Image", "data").new("RGB", (width, 18))
+    need("PIL.ImageDraw", "data").Draw(image).text((4, 3), text.replace("\n", ", "), fill=colour)
+    return torch.from_numpy(need("numpy", "data").array(image)).permute(2, 0, 1)

@@ -60,8 +60,9 @@ class FileInput:
         """The part that is seen of a copy of the file with so many pixels."""
         down, across = height / self.resized.shape[-2], width / self.resized.shape[-1]
         top, left = round(self.crop.top * down), round(self.crop.left * across)
+        top, left = min(top, height - 1), min(left, width - 1)  # a file of few rows or columns keeps one
         bottom, right = (self.crop.top + self.crop.height) * down, (self.crop.left + self.crop.width) * across
-        return Box(top, left, round(bottom) - top, round(right) - left)
+        return Box(top, left, max(round(bottom) - top, 1), max(round(right) - left, 1))
 
     def containing(self, at: Sequence[float] | None) -> Self:
         """The view of a test if it has the position (x, y[, frame]) of the file, else one of that size around it."""

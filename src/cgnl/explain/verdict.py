@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,21 @@ from torch import Tensor, nn
 
 from ..atomic_io import write_text
 from ..data.index import UnreadableError
+from ..data.sources import FileSource
 from ..engine.checkpoint import find_checkpoint, open_trained
 from ..engine.datasets import open_dataset
 from ..engine.predictions import ranked
+from ..engine.progress import Lines
+from ..engine.tasks.detection import coco_results, same_objects
 from ..models.device import find_device
 from ..surgery import in_eval_mode
-from .inputs import read_sample
+from .inputs import DetectorInput, read_sample
 from .maps import eager, find_blocks, find_module
 
 ADDED, CHANGED = 1.0, 0.5
 """A block is not used if it adds less than this to its input in the median sample and fewer predictions than this
 change without it, both in percent."""
-JUDGED = 500
+JUDGED = {"images": 500, "videos": 500, "objects": 100}
 """Most test samples by which a finished run is judged; cgnl diagnose takes all."""
 FILE = "diagnosis.json"
 ADVICE = (
@@ -58,7 +62,7 @@ class Verdict:
         """Say what a block adds, how many predictions change without the blocks, and whether it is used."""
         shares, count = self._of(block), len(self.added)
         one = len(shares) == 1
-        least, most = (f"{share:.2g}" for share in (min(shares), max(shares)))
+        least, most = (f"{share:.2g}" if share < 100 else f"{share:,.0f}" for share in (min(shares), max(shares)))
         amount = least if least == most else f"{least} to {most}"
         name = f"The {count} blocks" if not one else f"The block {block}" if block and count > 1 else "The block"
         without = "it" if count == 1 else f"the {count} blocks" if one else "them"
@@ -94,6 +98,11 @@ def classify(network: nn.Module, batch: Tensor) -> list[int]:
     """The predicted class of each sample."""
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     return ranked(eager(network)(batch.to(device)).softmax(1), 1)[1].flatten().tolist()
+
+
+def detect(network: nn.Module, images: list[Tensor], ids: tuple[int, ...]) -> list[list[dict[str, Any]]]:
+    """What a detector finds in each image, in COCO's result format."""
+    return [coco_results(found, 0, ids) for found in network(images)]
 
 
 def quick_verdict(
@@ -134,21 +143,27 @@ def quick_verdict(
 def judge_run(folder: Path) -> Verdict | None:
     """Judge the blocks of a finished run by some of its test samples, and note it in ``diagnosis.json``.
 
-    None if the network is a detector or has no blocks.
+    None if the network has no blocks.
     """
     checkpoint = folder / "last.ckpt"
     trained = open_trained(checkpoint)
-    if not trained.task.classifies or not find_blocks(trained.network):
+    if not find_blocks(trained.network):
         return None
-    weights, source = fingerprint(trained.network), open_dataset(trained.config.data).test
-    network = trained.network.to(find_device("auto"))
+    weights, samples = fingerprint(trained.network), open_dataset(trained.config.data).test
+    source: Any = samples if trained.kind != "objects" else FileSource.of_files([s.path for s in samples], "objects")
+    network, progress = trained.network.to(find_device("auto")), Lines(1, 1, f"{trained.task.sample}s")
+    numbers = range(0, len(source), math.ceil(len(source) / JUDGED[trained.kind]))
 
-    def inputs() -> Iterator[Tensor]:
-        for number in range(0, len(source), math.ceil(len(source) / JUDGED)):
+    def inputs() -> Iterator[Any]:
+        for number in numbers:
             with suppress(UnreadableError):
-                yield read_sample(trained, source, number).network_input
+                seen = read_sample(trained, source, number)
+                yield [seen.image] if isinstance(seen, DetectorInput) else seen.network_input
+            progress.update_test(1)
 
-    verdict = quick_verdict(network, inputs())
+    how = {"predict": partial(detect, ids=trained.ids), "same": same_objects} if trained.kind == "objects" else {}
+    with progress.testing(len(numbers)):
+        verdict = quick_verdict(network, inputs(), **how)
     save_verdict(verdict, checkpoint, weights)
     return verdict
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from ..atomic_io import naming_if_full
 from ..extras import need
 from ..models.arguments import build_again, get_arguments
 from ..surgery import in_eval_mode
@@ -111,7 +112,8 @@ def to_folder(
     """The network in Hugging Face's convention, checked by loading it again; returns the bytes of its weights."""
     from ..models.pretrained import WEIGHTS, Network
 
-    Network(network, classes=card["classes"], preprocessing=card["preprocessing"]).save_pretrained(folder)
+    with naming_if_full(folder):
+        Network(network, classes=card["classes"], preprocessing=card["preprocessing"]).save_pretrained(folder)
     return (folder / WEIGHTS).read_bytes(), _compare_networks(network, Network.from_pretrained(folder).network, size)
 
 

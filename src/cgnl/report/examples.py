@@ -80,6 +80,11 @@ def draw_examples(
     return figures, verdict
 
 
+def find_verdict(checkpoint: Path) -> Verdict | None:
+    """The verdict that was noted for a network of which no samples are shown, such as a detector."""
+    return read_verdict(checkpoint, open_trained(checkpoint).network)
+
+
 def is_sample(prediction: Prediction, source: Source) -> bool:
     """Whether the source still has the sample of a prediction: files may have come and gone."""
     return prediction.sample < len(source) and source.name(prediction.sample) == prediction.name

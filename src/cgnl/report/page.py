@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..atomic_io import save_figure
 from ..data.images import to_image
 from ..data.loading import MAX_UNCROPPED_SIDE
 from ..data.video import write_video
@@ -204,7 +205,7 @@ def outline_patches(pixels: Tensor, related: Tensor) -> Tensor:
 
 def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) -> None:
     """Write the figure that ``cgnl explain`` draws."""
-    figure.save(figure.draw(rows, threshold, heat=style == "heat"), path)
+    save_figure(figure.draw(rows, threshold, heat=style == "heat"), path)
 
 
 def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]:

@@ -15,7 +15,7 @@ from ..engine.predictions import Prediction
 from ..text import counted, format_duration
 from .classes import draw_matrix, draw_reliability
 from .curves import DETAIL, NOT_DRAWN, draw_curves, is_share, words
-from .examples import draw_examples, make_thumbnails, open_samples
+from .examples import draw_examples, find_verdict, make_thumbnails, open_samples
 from .run import Run
 
 PAIRS, EACH = 8, 6  # most confused pairs, and thumbnails of each
@@ -64,6 +64,8 @@ def collect_one(run: Run) -> dict[str, Any]:
     attention, verdict = [], None
     if source and checkpoint.exists():
         attention, verdict = draw_examples(source, run.predictions, checkpoint)
+    elif run.finished and checkpoint.exists():
+        verdict = find_verdict(checkpoint)
     pairs = [(c, make_thumbnails(source, c.predictions[:EACH]) if source else []) for c in confusions[:PAIRS]]
     return {
         "about": describe_run(run),

@@ -28,6 +28,7 @@ from cgnl.engine.loop import Loop
 from cgnl.engine.predict_objects import find_objects
 from cgnl.engine.tasks import Objects
 from cgnl.engine.tasks.detection import LOSSES, gather_results, same_objects
+from cgnl.explain.verdict import judge_run, read_verdict
 from cgnl.models import NETWORKS
 from cgnl.models.detection import BoxPredictor, FrozenBatchNorm2d, MaskPredictor, RPNHead
 from tests.engine.conftest import SETTINGS as COMMON
@@ -306,6 +307,17 @@ def test_explain_from_python_names_what_is_found(blocked, tmp_path):
     row.save(tmp_path / "why.png")
     with pytest.raises(ValueError, match="Grad-CAM"):
         trained.explain(file, grad_cam=True)
+
+
+def test_report_says_whether_the_block_is_used(blocked, cgnl):
+    found = judge_run(blocked.parent)
+    assert found is not None
+    assert found.samples == 5
+    assert read_verdict(blocked, open_trained(blocked).network) == found
+    status, out, _ = cgnl("diagnose", blocked, "accelerator=cpu")
+    assert (status, found.sentence() in out) == (0, True)
+    assert cgnl("report", blocked.parent)[0] == 0
+    assert found.sentence() in (blocked.parent / "report.html").read_text()
 
 
 def test_diagnose_compares_the_average_precision(blocked, cgnl, tmp_path):
