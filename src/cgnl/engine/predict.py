@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ..data.index import Kind, is_image_file, is_video_file
+from ..data.index import Kind, is_image_file, is_video_file, require_there
 from ..data.loading import EvalSet
 from ..data.sources import Source
 from ..models.device import find_device
@@ -43,9 +43,7 @@ def find_samples(files: Sequence[str | Path], kind: Kind) -> list[Path]:
     """The pictures or videos that are meant; a folder stands for all that are in it."""
     task, found = TASKS[kind], []
     is_other, other = (is_video_file, "video") if task.file == "picture" else (is_image_file, "picture")
-    for path in map(Path, files):
-        if not path.exists():
-            raise ValueError(f"there is no {path}")
+    for path in map(require_there, files):
         if not path.is_dir() and is_other(path):
             raise ValueError(f"{path} is a {other}, and the network was trained on {task.file}s")
         inside = task.find_files(path) if path.is_dir() else [path]

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from ..atomic_io import write_text
 from ..data.index import UnreadableError
-from ..engine.checkpoint import find_checkpoint, open_trained
+from ..engine.checkpoint import open_trained
 from ..engine.datasets import open_dataset
 from ..engine.predictions import ranked
+from ..engine.runs import find_checkpoint
 from ..models.device import find_device
 from ..surgery import in_eval_mode
 from .inputs import read_sample
