@@ -10,6 +10,7 @@ import pytest
 from benchmarks import summary, tables
 from cgnl.cli import main
 from cgnl.data.synthetic import PARTS
+from cgnl.engine.config import default_recipe, load
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -80,6 +81,19 @@ def test_lines_of_training_run(tmp_path, monkeypatch, capsys):
     drawn = [Path(line.split(" -o ")[1]) for line in lines if " -o " in line]
     assert drawn
     assert len({path.read_bytes() for path in drawn}) == len(drawn)
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks" / "trainer").glob("*.sh")), ids=lambda path: path.stem)
+def test_protocol_has_the_commands_of_each_script(script):
+    lines = [line for line in script.read_text().splitlines() if not line.startswith(("#", "set "))]
+    commands = "\n".join(line.removesuffix(' "$@"') for line in lines)
+    assert f"```\n{commands}\n```" in (ROOT / "docs" / "protocol.md").read_text()
+    trainings = [shlex.split(line)[2:-1] for line in lines if line.startswith("cgnl train")]
+    assert trainings
+    for words in trainings:
+        recipe = next((word for word in words if "=" not in word), None)
+        settings = dict(word.split("=", 1) for word in words if "=" in word)
+        assert load(recipe or default_recipe(settings), settings).name == settings["name"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

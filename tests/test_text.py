@@ -37,6 +37,7 @@ KNOWN = ["name", "seed", "model.name", "model.dropout", "optim.lr", "optim.momen
         ("optm.lr", "did you mean optim.lr?"),
         ("model.nam", "did you mean model.name?"),
         ("nam", "did you mean name?"),
+        ("Seed", "did you mean seed?"),
         ("optim.dropout", "did you mean model.dropout?"),
         ("optim.optimizer", "there is optim.lr, optim.momentum"),
         ("optimizer", f"there is {', '.join(KNOWN)}"),

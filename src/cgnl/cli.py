@@ -190,7 +190,7 @@ def print_help(command: str, function: Callable[..., None], parameters: Iterable
 
 def add_option(group: Any, name: str, kind: Any, default: Any, text: str) -> None:
     """Add an option to the help, with its choices or its type, and its default."""
-    from .engine.values import choices, describe
+    from .engine.values import WORDS, choices, describe
 
     text = text.replace("%", "%%")
     if default is False:
@@ -199,6 +199,7 @@ def add_option(group: Any, name: str, kind: Any, default: Any, text: str) -> Non
     if default not in (None, Parameter.empty, (), dataclasses.MISSING):
         shown = {"True": "true"}.get(str(default), default)
         text += f" (default: {list(default) if isinstance(default, tuple) else shown})"
-    plain_type = {"int": "INT", "float": "FLOAT", "bool": "true|false"}.get(describe(kind).removesuffix(" or null"))
+    plain = {WORDS[int]: "INT", WORDS[float]: "FLOAT", WORDS[bool]: "true|false"}
+    plain_type = plain.get(describe(kind).removesuffix(" or null"))
     metavar = "|".join(choices(kind)) or plain_type or name.rpartition(".")[2].upper()
     group.add_argument(f"--{name}", metavar=metavar, help=text)

@@ -14,7 +14,7 @@ from logging import LogRecord
 LONGEST_WORD, LONGEST = 300, 2000
 """Most characters printed of a word and of a message."""
 
-MOST_LISTED = 200
+MOST_LISTED = 60
 """Most names that are listed."""
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -22,7 +22,7 @@ CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udff
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean ...?`` if a known name is near, else ``; there is ...`` with all of them.
+    """Return ``; did you mean ...?`` if a known name is near, else ``; there is ...`` with all of them if not too many.
 
     Dotted names are compared by their last part, and only those of the same group are listed, unless the group itself
     is misspelt.
@@ -30,14 +30,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     group, _, last = name.rpartition(".")
     siblings = [k for k in known if k.rpartition(".")[0] == group] if group else []
-    choices = {k.rpartition(".")[2]: k for k in [*reversed(known), *siblings]}  # siblings win
+    choices = {k.rpartition(".")[2].lower(): k for k in [*reversed(known), *siblings]}  # siblings win
     if group and not siblings:
-        last, choices = name, {k: k for k in known}
-    near = difflib.get_close_matches(last, choices, n=1)
-    if not near and len(known) > MOST_LISTED:
-        some = difflib.get_close_matches(last, choices, n=3, cutoff=0.3) or known[:3]
-        return f"; there are {len(known):,}, such as {', '.join(some)}"
-    return f"; did you mean {choices[near[0]]}?" if near else f"; there is {', '.join(siblings or known)}"
+        last, choices = name, {k.lower(): k for k in known}
+    near = difflib.get_close_matches(last.lower(), choices, n=1)
+    if near:
+        return f"; did you mean {choices[near[0]]}?"
+    if len(siblings or known) <= MOST_LISTED:
+        return f"; there is {', '.join(siblings or known)}"
+    some = [choices[word] for word in difflib.get_close_matches(last.lower(), choices, n=3, cutoff=0.3)]
+    return f"; there are {len(known):,}, such as {', '.join(some or known[:3])}"
 
 
 def counted(number: int, thing: str) -> str:

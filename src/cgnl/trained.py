@@ -15,6 +15,7 @@ from .engine import checkpoint
 from .engine.network import build_network
 from .engine.predict import FilePrediction, find_samples, predict_samples
 from .engine.predict_objects import Finding, find_objects
+from .engine.runs import find_checkpoint
 from .engine.tasks import Task
 from .engine.tasks.detection import SURE
 from .explain import figure
@@ -134,7 +135,7 @@ def load(path: str | Path) -> Trained:
     elif path.suffix == ".safetensors":
         found = _open_safetensors(path)
     else:
-        path = checkpoint.find_checkpoint(path)
+        path = find_checkpoint(path)
         found = checkpoint.open_trained(path)
     return Trained(**{f.name: getattr(found, f.name) for f in dataclasses.fields(found)}, path=path)
 

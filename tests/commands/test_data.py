@@ -24,7 +24,7 @@ def test_data_says_which_words_an_action_takes(cgnl, action):
         (["chek", "folder"], "action = chek must be one of check, show, draw, shrink, pack, convert"),
         (["check", "folder", "dataset=cubb"], "'cubb' to check; did you mean cub?"),
         (["draw", "folder", "dataset=part"], "'part' to draw; did you mean parts?"),
-        (["draw", "folder", "count=many"], "count = many must be int"),
+        (["draw", "folder", "count=many"], "count = many must be a whole number"),
         (["check", "folder", "labels=a.csv", "dataset=cub"], "labels is for dataset=csv, not for cub"),
         (["pack", "folder", "out", "dataset=shard"], "'shard' to pack; did you mean shards?"),
         (["pack", "https://a/b", "out", "dataset=shards"], "needs data.shard_cache=FOLDER"),

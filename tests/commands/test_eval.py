@@ -1,12 +1,16 @@
 import json
+from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def tested(monkeypatch):
-    """Tests whose results are 0.25, 0.5, ... in turn, and the settings that they are given."""
+def tested(monkeypatch, tmp_path):
+    """Tests of two files whose results are 0.25, 0.5, ... in turn, and the settings that they are given."""
     calls = []
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.ckpt", "b.ckpt"):
+        Path(name).touch()
 
     def evaluate(path, settings):
         calls.append((path, settings))

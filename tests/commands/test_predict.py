@@ -14,8 +14,11 @@ RESULTS = [
 
 
 @pytest.fixture(autouse=True)
-def _trained(monkeypatch):
+def _trained(monkeypatch, tmp_path):
     """A classifier that says ``RESULTS``, whatever it is shown."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("last.ckpt", "a.png", "b.png"):
+        Path(name).touch()
     monkeypatch.setattr("cgnl.engine.checkpoint.open_trained", lambda _: SimpleNamespace(kind="images", task=Images))
     monkeypatch.setattr("cgnl.engine.predict.find_samples", lambda files, _: list(map(Path, files)))
     monkeypatch.setattr("cgnl.engine.predict.predict_samples", lambda *_: iter(RESULTS))
@@ -44,6 +47,7 @@ def test_predict_prints_what_it_can_and_says_what_it_cannot(cgnl, form):
         (["a.png", "--draw", "out"], "--draw"),
         (["a.png", "--json", "--csv"], "--json or --csv"),
         ([], "a file"),
+        (["a.png", "c.png"], "there is no c.png"),
     ],
 )
 def test_predict_refuses(cgnl, arguments, message):

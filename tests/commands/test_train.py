@@ -33,15 +33,17 @@ def test_train_without_a_recipe_learns_the_synthetic_pictures(given, tmp_path):
     ],
     ids=str,
 )
-def test_train_chooses_a_recipe_for_the_dataset(given, settings, recipe):
+def test_train_chooses_a_recipe_for_the_dataset(given, settings, recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path(settings.get("data.root", "birds")).mkdir()
     train(**settings)
     assert given[0][0] == load(recipe, settings)
 
 
-def test_train_takes_the_recipe_that_is_given(given):
-    settings: dict[str, Any] = {"data.root": "birds"}
+def test_train_takes_the_recipe_that_is_given(given, tmp_path):
+    settings: dict[str, Any] = {"data.root": str(tmp_path)}
     train("cub_r50", **settings)
-    assert given[0][0] == load("cub_r50", {"data.root": "birds"})
+    assert given[0][0] == load("cub_r50", settings)
 
 
 def test_repeat_by_is_read_by_a_shell_as_it_was_meant():

@@ -50,6 +50,11 @@ def test_clips(tmp_path):
         write_video(tmp_path / name, frames)
     found = survey(tmp_path)
     assert (found.index.kind, sorted(found.frames)) == ("videos", [10, 12, 20])
+    assert any("10 to 20 frames" in line for line in describe(found))
+    (tmp_path / "a/2.mp4").unlink()
+    (tmp_path / "a/1.mp4").unlink()
+    shutil.copy(tmp_path / "b/1.mp4", tmp_path / "a/1.mp4")
+    assert any(line.endswith(", 12 frames") for line in describe(survey(tmp_path)))
 
 
 @pytest.mark.parametrize("layout", MARKERS)

@@ -67,6 +67,7 @@ def test_build_network_refuses_what_there_is_not(settings, message):
         ({"model.name": "c2d_resnet18", "data.frames": 4}, "videos", 0, "4 x 32 x 32: make data.frames larger"),
         ({"model.name": "resnet18"}, "images", 1, "1 x 32 x 32, .*: make optim.batch_size or data.size larger"),
         ({"model.name": "resnet18"}, "videos", 2, "32 x 32 x 32: Expected"),
+        ({"model.name": "timm/vit_tiny_patch16_224"}, "images", 0, "32 x 32: it takes 224 x 224 alone"),
     ],
 )
 def test_check_input_names_the_setting_to_change(settings, kind, samples, sentence):

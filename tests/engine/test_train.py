@@ -236,6 +236,12 @@ def test_train_in_a_folder_of_a_folder(run, tmp_path):
     assert [f"there is a run {tmp_path / 'a' / 'b'} already" in text for text in logs] == [False, True]
 
 
+def test_train_refuses_to_freeze_nothing_before_there_is_a_folder(run, tmp_path):
+    with pytest.raises(ValueError, match=r"optim\.freeze.*'layer9'"):
+        run(optim__freeze=["layer9"])
+    assert not (tmp_path / "run").exists()
+
+
 def test_train_resume_refuses_weights_alone(run):
     folder = run().folder
     (folder / "best.ckpt").rename(folder / "last.ckpt")

@@ -159,7 +159,7 @@ def test_predict_names_a_corrupt_onnx_file(cgnl, tmp_path, content):
     path = tmp_path / "model.onnx"
     if content is not None:
         path.write_bytes(content)
-    status, said, err = cgnl("predict", path, "a.png")
+    status, said, err = cgnl("predict", path, tmp_path)
     assert (status, said) == (2, "")
     sentence = f"there is no file {path}" if content is None else f"{path} is not a whole ONNX file"
     assert err == f"cgnl predict: {sentence}\n"
@@ -188,7 +188,7 @@ def test_predict_refuses_an_onnx_file_of_somebody_else(cgnl, tmp_path, card, sen
         onnx.helper.set_model_props(model, {"cgnl": card})
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    status, said, err = cgnl("predict", path, "a.png")
+    status, said, err = cgnl("predict", path, tmp_path)
     assert (status, said, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"cgnl predict: {path} {sentence}")
 

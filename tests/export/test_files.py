@@ -1,5 +1,6 @@
 """What was exported computes what the module does, on inputs of other shapes than it was traced with."""
 
+import copy
 import io
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import cgnl
-from cgnl.export import BAR, part_that_exports, to_onnx, to_program
+from cgnl.export import BAR, files, part_that_exports, to_onnx, to_program
 from cgnl.export.files import (
     CLIPS,
     IMAGES,
@@ -20,6 +21,7 @@ from cgnl.export.files import (
     example_inputs,
     run_network,
     start_onnx,
+    to_safetensors,
     trace,
 )
 from cgnl.heads import KINDS
@@ -158,6 +160,14 @@ def test_program_of_a_network_can_be_loaded(network, options, size):
         assert largest_difference(actual, y) < BAR
 
 
+class OneSize(Small):
+    """A network that takes pictures of one size, as ViT does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[2:] == (40, 48), "another size"
+        return super().forward(x)
+
+
 class BySize(Small):
     """A network that does something else for larger pictures."""
 
@@ -170,6 +180,25 @@ class ByValue(Small):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * (2 if x.sum() > 0 else 1)
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_program, lambda model, size: to_safetensors(model, {}, size)])
+@pytest.mark.parametrize("kind", [OneSize, BySize])
+def test_networks_of_one_size_export_for_it(export, kind, monkeypatch):
+    model = stir(kind(4, 2))
+    monkeypatch.setattr(files, "build_again", lambda **_: copy.deepcopy(model))
+    monkeypatch.setattr(files, "get_arguments", lambda _: {})
+    _, agreement = export(model, size=(40, 48))
+    assert agreement.largest < BAR
+    follows_sizes = kind is BySize and export not in (to_onnx, to_program)  # it is the same code
+    assert agreement.one_size != follows_sizes
+    assert follows_sizes or agreement.shapes == ((1, 3, 40, 48), (3, 3, 40, 48), (2, 3, 40, 48))
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_program])
+def test_export_refuses_networks_of_a_size_that_is_not_told(export):
+    with pytest.raises(ValueError, match="another size"):
+        export(stir(OneSize(4, 2)))
 
 
 @pytest.mark.parametrize("export", [to_onnx, to_program])

@@ -345,7 +345,7 @@ def test_server_listens_on_the_loopback_address_alone(served):
     [
         (["nowhere.ckpt"], "there is no file nowhere.ckpt"),
         ([], "checkpoint is missing"),
-        (["a.ckpt", "--port", "abc"], "port = abc must be int or null"),
+        (["a.ckpt", "--port", "abc"], "port = abc must be a whole number or null"),
         (["a.ckpt", "--port", "70000"], "port = 70000 must be at most 65,535"),
         (["a.ckpt", "--prot", "1"], "there is no option 'prot'; did you mean port?"),
     ],

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from ..engine.runs import find_checkpoint
 from ..extras import need
 
 
@@ -23,7 +24,10 @@ def app(
         device: cpu, cuda, or auto.
     """
     need("matplotlib", "app")
+    paths = [checkpoint, *([other] if other else [])]
+    for path in paths:
+        find_checkpoint(path)
     from ..report.app import serve
     from ..report.page import open_networks
 
-    serve(open_networks([checkpoint, *([other] if other else [])], device), host, port)
+    serve(open_networks(paths, device), host, port)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from ..atomic_io import make_folder, whole_file
 from ..data.index import DatasetIndex
 from ..data.readers import READERS
-from ..engine.config import SYNTHETIC, default_recipe, load
+from ..engine.config import SYNTHETIC, check_files, default_recipe, load
 from ..text import counted, nearest, say
 
 Action = Literal["check", "show", "draw", "shrink", "pack", "convert"]
@@ -122,6 +122,7 @@ def _show(
         where = {"data.root": root} | ({} if dataset is None else {"data.dataset": dataset})
     given = settings | where
     config = load(recipe or default_recipe(given), given)
+    check_files(config)
     from ..data.sheet import SAMPLES, draw_batch
     from ..engine.preview import load_batch
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ..engine.config import SYNTHETIC, OfTest
+from ..engine.runs import find_checkpoint
 from ..extras import need
 from ..text import say
 
@@ -28,7 +29,7 @@ def diagnose(
     """
     if output:
         need("matplotlib", "explain")
-    from ..engine.checkpoint import find_checkpoint
+    found = find_checkpoint(checkpoint)
     from ..engine.evaluate import prepare
     from ..explain.diagnose import run, table, write
     from ..explain.verdict import fingerprint, save_verdict
@@ -41,10 +42,10 @@ def diagnose(
     say(*table(result, len(test.dataset.test)))
     if result.verdict and not block:
         try:
-            path = save_verdict(result.verdict, find_checkpoint(checkpoint), weights)
+            path = save_verdict(result.verdict, found, weights)
             say(f"{path} written, which cgnl explain, app and report read")
         except OSError as error:
             say(f"the verdict is not kept: {error}")
     if output:
-        paths = write(result, Path(output), find_checkpoint(checkpoint).resolve().parent.name)
+        paths = write(result, Path(output), found.resolve().parent.name)
         say(f"{', '.join(map(str, paths))} written")

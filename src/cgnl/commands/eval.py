@@ -3,6 +3,7 @@
 import json as json_module
 
 from ..engine.config import OfTest
+from ..engine.runs import find_checkpoint
 from ..text import percent, say
 
 
@@ -17,11 +18,13 @@ def eval(checkpoint: str, *more: str, json: bool = False, **settings: OfTest) ->
         json: print JSON.
         settings: Change settings of the training, as in: cgnl eval last.ckpt data.root=elsewhere data.test_clips=5
     """
+    paths = [checkpoint, *more]
+    for path in paths:
+        find_checkpoint(path)
     from ..engine.distributed import is_rank_zero
     from ..engine.evaluate import evaluate
     from ..engine.messages import NAMES
 
-    paths = [checkpoint, *more]
     results = []
     for path in paths:
         result = evaluate(path, settings)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 from ..atomic_io import make_folder, whole_file
+from ..data.index import require_there
+from ..engine.runs import find_checkpoint
 from ..engine.values import PositiveInt
 from ..extras import need
 from ..text import say
@@ -57,6 +59,10 @@ def explain(
         raise ValueError(f"{output} must end in {', '.join(IMAGES)} or .mp4")
     if save and Path(save).suffix != ".npz":
         raise ValueError(f"{save} must end in .npz")
+    paths = [checkpoint, compare] if compare else [checkpoint]
+    for path in paths:
+        find_checkpoint(path)
+    require_there(file)
     need("matplotlib", "explain")
     from ..data.readers import cub_parts
     from ..engine.checkpoint import open_trained
@@ -66,7 +72,6 @@ def explain(
     from ..heads import second_order_pools
     from ..models.device import find_device
 
-    paths = [checkpoint, compare] if compare else [checkpoint]
     rows, arrays = [], {}
     for number, path in enumerate(paths, 1):
         trained = open_trained(path)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from ..engine.runs import find_checkpoint
 from ..extras import need
 from ..text import say
 
@@ -21,6 +22,7 @@ def export(checkpoint: str, out: str) -> None:
     target, folder = Path(out), out.endswith(("/", "\\"))
     if not folder and target.suffix not in SUFFIXES:
         raise ValueError(f"{out} must end in {', '.join(SUFFIXES)}, or in / for a folder for the Hugging Face Hub")
+    find_checkpoint(checkpoint)
     if folder:
         need("huggingface_hub", "hub")
     elif target.suffix == ".onnx":
@@ -48,7 +50,8 @@ def export(checkpoint: str, out: str) -> None:
         written.append(str(beside))
     is_backbone = not trained.task.classifies and target.suffix in (".onnx", ".pt2")
     part = ": the backbone, from normalised pixels to features" if is_backbone else ""
-    say(f"{' and '.join(written)} written, {len(content) / 2**20:.1f} MiB{part}")
+    size = f", for {format_shape(agreement.shapes[0][1:])} alone" if agreement.one_size else ""
+    say(f"{' and '.join(written)} written, {len(content) / 2**20:.1f} MiB{part}{size}")
     say(
         f"the same as the network on {len(agreement.shapes)} shapes: "
         f"the largest difference is {agreement.largest:.1e} of the largest output"

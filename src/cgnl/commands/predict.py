@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ..data.index import require_file, require_there
+from ..engine.runs import find_checkpoint
 from ..engine.values import PositiveInt
 from ..text import escape, printable, say
 
@@ -40,13 +42,17 @@ def predict(
         raise ValueError("give --json or --csv, not both")
     if not files:
         raise ValueError("name a file or a folder to look at")
+    is_onnx = Path(checkpoint).suffix == ".onnx"
+    (require_file if is_onnx else find_checkpoint)(checkpoint)
+    for file in files:
+        require_there(file)
     from ..data.sources import FileSource
     from ..engine.checkpoint import open_trained
     from ..engine.predict import find_samples, predict_samples
     from ..export.onnx import open_onnx
     from ..models.device import find_device
 
-    trained = open_onnx(checkpoint) if Path(checkpoint).suffix == ".onnx" else open_trained(checkpoint)
+    trained = open_onnx(checkpoint) if is_onnx else open_trained(checkpoint)
     paths = find_samples(files, trained.task)
     source = FileSource.of_files(paths, trained.kind)
     if not trained.task.classifies:

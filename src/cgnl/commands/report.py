@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ..atomic_io import make_folder
+from ..engine.runs import require_run
 from ..extras import need
 from ..text import say
 
@@ -18,6 +19,8 @@ def report(run: str, *more: str, output: str | None = None, test: bool = False) 
     """
     if output and Path(output).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{output} must end in .html")
+    for folder in (run, *more):
+        require_run(Path(folder))
     need("matplotlib", "explain")
     from ..report.run import read_runs
     from ..report.write import with_predictions, write_report

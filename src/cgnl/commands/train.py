@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..atomic_io import make_folder
-from ..engine.config import ONLINE, Config, default_recipe, load
+from ..engine.config import ONLINE, Config, check_files, default_recipe, load
 from ..engine.loggers import check_installed
 from ..extras import need
 from ..text import say
@@ -59,6 +59,7 @@ def train(
             new = f"cgnl train {run / 'config.yaml'} starts another with its settings"
             raise ValueError(f"{recipe} is a run: cgnl train --resume {run} resumes it, {new}")
     config = load(recipe or default_recipe(settings), settings)
+    check_files(config)
     if find_lr:
         suggest_lr(config, steps or STEPS, output)
         return

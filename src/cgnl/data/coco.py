@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text import first_line
-from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, require_folder, require_inside
+from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, require_file, require_folder, require_inside
 
 SMALLEST = 1e-3
 """Pixels: a shorter side vanishes in float32."""
@@ -87,10 +87,8 @@ def _image_folder(root: Path, annotations: Path, given: str | None) -> Path:
 
 def _read(source: Path) -> dict[str, Any]:
     """Read an annotation file with its three lists."""
-    if not source.is_file():
-        raise ValueError(f"there is no file {source}")
     try:
-        content = json.loads(source.read_text(encoding="utf-8"))
+        content = json.loads(require_file(source).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
         raise ValueError(f"{source} is not JSON: {first_line(error)}") from None
     for name in ("images", "annotations", "categories"):

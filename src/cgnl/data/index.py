@@ -258,6 +258,20 @@ def require_folder(path: Path | str) -> Path:
     return Path(path)
 
 
+def require_file(path: Path | str) -> Path:
+    """Return the path, or raise if it is not a file."""
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}")
+    return Path(path)
+
+
+def require_there(path: Path | str) -> Path:
+    """Return the path, or raise if there is neither a file nor a folder."""
+    if not Path(path).exists():
+        raise ValueError(f"there is no {path}")
+    return Path(path)
+
+
 def require_new_folder(path: Path | str) -> Path:
     """Return the path, or raise if it exists and is not an empty folder."""
     path = Path(path)

@@ -41,6 +41,7 @@ MARKERS = {
     "mini_kinetics200": ("Mini-Kinetics-200", "train_ytid_list.txt", "mini-kinetics-200/train_ytid_list.txt"),
     "lsa64": ("LSA64", "001_001_001.*", "all/001_001_001.*", "dataset/001_001_001.*"),
     "coco": ("COCO", "annotations/instances_train*.json"),
+    "yolo": ("YOLO's labels", "labels/train/*.txt", "train/labels/*.txt"),
 }
 """Layout -> its name, and the files by which it is told from class folders."""
 MINI_KINETICS_OF_THE_PAPER = {"train": 78_265, "test": 4_986}

@@ -112,7 +112,8 @@ def describe(found: Survey) -> Iterator[str]:
     yield f"{what}: {splits}{held_out}; {describe_balance(found)}"
     smallest, largest = (f(found.sizes, key=min) for f in (min, max))
     sides = " to ".join(dict.fromkeys(f"{width} x {height}" for height, width in (smallest, largest)))
-    length = f", {min(found.frames)} to {max(found.frames)} frames" if found.frames else ""
+    frames = " to ".join(dict.fromkeys(f"{f(found.frames)}" for f in (min, max))) if found.frames else ""
+    length = f", {frames} frames" if frames else ""
     looked = len(found.sizes) + len(found.unreadable)
     yield f"{looked:,} looked at: {sides} pixels, shorter side {found.short_side} in the middle{length}"
     if found.unreadable:

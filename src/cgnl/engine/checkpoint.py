@@ -14,13 +14,12 @@ from ..data.index import Kind, name_some
 from ..models.weights import PICKLED, check_size, find_nonfinite, holds_objects, is_state_dict
 from .config import Config, build
 from .network import build_network, check_input
+from .runs import find_checkpoint
 from .sharding import divided_like
 from .tasks import TASKS, Task
 
 PREFIX = "network."
 """Prefix of the names of weights."""
-EXPORTED = (".onnx", ".pt2", ".safetensors")
-"""Files of ``cgnl export``; its folders have a ``config.json``."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +55,9 @@ def count_bytes(content: Any) -> int:
     return sum(map(count_bytes, inside))
 
 
-def find_checkpoint(path: Path | str) -> Path:
-    """The checkpoint at a path: of a run folder, its ``last.ckpt``."""
-    path = Path(path)
-    if path.exists() and (path.suffix in EXPORTED or (path / "config.json").is_file()):
-        also = "cgnl predict also reads .onnx, which cgnl export last.ckpt model.onnx writes"
-        raise ValueError(f"{path} is an export and no checkpoint (.ckpt); {also}")
-    if not path.is_dir():
-        return path
-    if not (path / "last.ckpt").exists():
-        inside = sorted(path.glob("*.ckpt"))
-        hint = f"; name a checkpoint, such as {inside[-1]}" if inside else ""
-        raise ValueError(f"{path} is a folder without a last.ckpt{hint}")
-    return path / "last.ckpt"
-
-
 def read(path: Path | str) -> dict[str, Any]:
     """A checkpoint of ours, by its file or its run folder, without running anything in it."""
     path = find_checkpoint(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
     path.open("rb").close()  # raises OSError if it may not be read
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)

@@ -535,12 +535,36 @@ def check_names(config: Config) -> None:
         raise ValueError(f"there is no dataset {dataset!r}{nearest(dataset, datasets)}")
     network = config.model.name
     library, _, own = (network or "").partition("/")
-    if library in ("timm", "torchvision") and own:
+    if library in LIBRARIES and own:
         known = library_networks(library)
         if known and own.partition(".")[0] not in known:  # timm's have tags
             raise ValueError(f"model.name = {network}: {library} has no network {own!r}{nearest(own, known)}")
     elif network is not None and network not in (networks := network_names()):
-        raise ValueError(f"model.name = {network} is not a network{nearest(network, networks)}")
+        others = [
+            f"{library}/{own or network}" for library in LIBRARIES if (own or network) in library_networks(library)
+        ]
+        near = f"; did you mean {' or '.join(others)}?" if others else nearest(network, networks)
+        raise ValueError(f"model.name = {network} is not a network{near}")
+
+
+def check_files(config: Config) -> None:
+    """Raise for folders and files that a training needs and that are missing, and for weights that nobody knows."""
+    from ..data.index import require_file, require_folder
+    from ..data.streams import is_address
+
+    data, weights, dataset = config.data, config.model.weights, dataset_name(config.data)
+    if data.root is not None and dataset != "shards":
+        if is_address(data.root):
+            raise ValueError(f"data.root = {data.root} is not a folder: addresses are for data.dataset=shards")
+        require_folder(data.root)
+    if dataset == "csv":
+        require_file(Path(data.root or ".", data.labels or "labels.csv"))
+    if weights is not None and not Path(weights).exists():
+        if "/" in weights or Path(weights).suffix in WEIGHTS_FILES:
+            raise ValueError(f"model.weights: there is no file {weights}")
+        known = [] if (config.model.name or "").startswith("timm/") else find_names("torchvision", WEIGHTS, "**/*.py")
+        if known and weights not in known:
+            raise ValueError(f"model.weights = {weights} is neither a file nor known{nearest(weights, known)}")
 
 
 def network_names() -> tuple[str, ...]:
@@ -550,18 +574,25 @@ def network_names() -> tuple[str, ...]:
 
 
 def library_networks(library: str) -> list[str]:
-    """List the networks of timm or torchvision by their sources, since importing takes ten seconds.
+    """List the networks of timm or torchvision; empty where it is imported: a program may have registered others."""
+    return [] if library in sys.modules else find_names(library, REGISTERED)
 
-    Empty where the library is not installed, or imported: a program may have registered others.
-    """
-    found = None if library in sys.modules else importlib.util.find_spec(library)
+
+def find_names(library: str, pattern: re.Pattern[str], files: str = "*.py") -> list[str]:
+    """Names in the sources of a library, which takes ten seconds to import; empty where it is not installed."""
+    found = importlib.util.find_spec(library)
     folders = found.submodule_search_locations if found else None
-    files = sorted(Path(folders[0], "models").glob("*.py")) if folders else []
-    return [name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))]
+    sources = sorted(Path(folders[0], "models").glob(files)) if folders else []
+    names = (name for source in sources for name in pattern.findall(source.read_text(encoding="utf-8")))
+    return list(dict.fromkeys(names))
 
 
+LIBRARIES = ("timm", "torchvision")
 REGISTERED = re.compile(r"^@register_model\b.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
 """The name of a registered network in a source file."""
+WEIGHTS = re.compile(r"^    ([A-Z][A-Z\d_]+) = (?:Weights\(|[A-Z])", re.MULTILINE)
+"""The name of weights in torchvision."""
+WEIGHTS_FILES = (".pth", ".pt", ".ckpt", ".safetensors", ".bin")
 
 
 def _with_typed_options(model: Model) -> Model:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..data.loading import View
 from ..models import create_model, freeze_early, is_detector
+from ..models.backbones import find_input
 from ..ops.kernels import BY_NAME, Kernel, Taylor
 from ..text import first_line
 from .config import Model
@@ -70,7 +71,11 @@ def check_input(outline: nn.Module, name: str | None, view: View, task: type[Tas
     shape = " x ".join(map(str, [*sizes.values(), sizes["data.size"]]))
     if error := _refusal(outline.eval(), sizes):
         larger = [n for n in sizes if view.size and not _refusal(outline, sizes | {n: AMPLE[n]})]
-        reason = f"make {' or '.join(larger)} larger" if larger else first_line(error)
+        own = find_input(name or "")
+        if own and not _refusal(outline, {"data.size": own.size}) and _refusal(outline, {"data.size": 2 * own.size}):
+            reason = f"it takes {own.size} x {own.size} alone, which data.size is if not given"
+        else:
+            reason = f"make {' or '.join(larger)} larger" if larger else first_line(error)
         raise ValueError(f"{name} cannot take {shape}: {reason}")
     if samples == 1 and _refusal(outline.train(), sizes):
         few = f"1 x {shape}, of which norms see one value of a channel"

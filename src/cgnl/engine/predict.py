@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ..data.index import has_suffix
+from ..data.index import has_suffix, require_there
 from ..data.loading import EvalSet
 from ..data.sources import Source
 from ..models.device import find_device
@@ -42,9 +42,7 @@ class FilePrediction:
 def find_samples(files: Sequence[str | Path], task: type[Task]) -> list[Path]:
     """The images or videos that are meant; a folder stands for all that are in it."""
     found = []
-    for path in map(Path, files):
-        if not path.exists():
-            raise ValueError(f"there is no {path}")
+    for path in map(require_there, files):
         other = next((t.file for t in TASKS.values() if has_suffix(path, t.suffixes)), task.file)
         if not path.is_dir() and other != task.file:
             raise ValueError(f"{path}: the network was trained on {task.file}s, not on {other}s")

@@ -3,12 +3,14 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..atomic_io import write_csv
-from .datasets import Dataset
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .datasets import Dataset
 
 FILE = "predictions.csv"
 
@@ -28,7 +30,7 @@ class Prediction(NamedTuple):
         return self.label == self.predicted
 
 
-def ranked(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def ranked(scores: "Tensor", count: int) -> tuple["Tensor", "Tensor"]:
     """The highest of ``scores`` [.., K] in float32, and their classes, both [.., count]; fewer where K is smaller.
 
     The first class is the prediction. Of equal scores, which half precision makes common, the lower class is first;
@@ -38,7 +40,7 @@ def ranked(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values[..., :count], classes[..., :count]
 
 
-def save_predictions(folder: Path, dataset: Dataset, predictions: Sequence[Prediction]) -> None:
+def save_predictions(folder: Path, dataset: "Dataset", predictions: Sequence[Prediction]) -> None:
     """One line for each test sample of a dataset, with the names of sample and classes."""
     names = dataset.classes
     rows = (

@@ -1,4 +1,4 @@
-"""The files of a run, read from its folder, whether the run has ended or not."""
+"""The files of a run, found and read in its folder, whether the run has ended or not. Nothing heavy is imported."""
 
 import csv
 import json
@@ -7,8 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..data.index import require_file
 from .config import Config, build, read_recipe, recipes
 from .predictions import Prediction, read_predictions
+
+EXPORTED = (".onnx", ".pt2", ".safetensors")
+"""Files of ``cgnl export``; its folders have a ``config.json``."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +28,7 @@ class Run:
     @cached_property
     def config(self) -> Config:
         """Of ``config.yaml``."""
-        if not (self.folder / "config.yaml").is_file():
-            raise ValueError(f"{self.folder} is not a run folder: it has no config.yaml")
-        return build(read_recipe(self.folder / "config.yaml"))
+        return build(read_recipe(require_run(self.folder) / "config.yaml"))
 
     @cached_property
     def rows(self) -> tuple[dict[str, float], ...]:
@@ -73,6 +75,21 @@ class Run:
         return content if isinstance(content, dict) else {}
 
 
+def find_checkpoint(path: Path | str) -> Path:
+    """The checkpoint at a path: of a run folder, its ``last.ckpt``."""
+    path = Path(path)
+    if path.exists() and (path.suffix in EXPORTED or (path / "config.json").is_file()):
+        also = "cgnl predict also reads .onnx, which cgnl export last.ckpt model.onnx writes"
+        raise ValueError(f"{path} is an export and no checkpoint (.ckpt); {also}")
+    if not path.is_dir():
+        return require_file(path)
+    if not (path / "last.ckpt").exists():
+        inside = sorted(path.glob("*.ckpt"))
+        hint = f"; name a checkpoint, such as {inside[-1]}" if inside else ""
+        raise ValueError(f"{path} is a folder without a last.ckpt{hint}")
+    return path / "last.ckpt"
+
+
 def find_run(word: str, runs: str) -> Path | None:
     """The folder of the run that is to be resumed, by its path, its name or its ``last.ckpt``; None for a recipe."""
     path = Path(word)
@@ -91,6 +108,13 @@ def find_run(word: str, runs: str) -> Path | None:
 def is_run(folder: Path) -> bool:
     """Whether a run was begun in this folder."""
     return (folder / "config.yaml").is_file()
+
+
+def require_run(folder: Path) -> Path:
+    """Return the folder, or raise if no run was begun in it."""
+    if not is_run(folder):
+        raise ValueError(f"{folder} is not a run folder: it has no config.yaml")
+    return folder
 
 
 def list_runs(runs: str) -> str:

@@ -25,6 +25,7 @@ from .folder import begin_folder, check_same, start_log, stop_log, take_folder, 
 from .loop import Loop, Stopped, shares_norms, validate
 from .messages import conclude, introduce
 from .network import build_network, check_input
+from .optimizer import freeze
 from .predictions import save_predictions
 from .progress import Bar, Lines
 from .tasks import TASKS
@@ -131,6 +132,7 @@ def new_network(config: Config, dataset: Dataset, batch_size: int, load: bool = 
     at_once = batch_size // (config.world * config.optim.accumulate)
     outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
     check_input(outline, config.model.name, view_in_training(config.data), TASKS[dataset.kind], seen)
+    freeze(outline, config.optim.freeze)  # refused before there is a folder
     return network, at_once
 
 

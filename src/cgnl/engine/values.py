@@ -20,6 +20,9 @@ _RULES = {
 }
 
 
+WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
 def convert(name: str, value: Any, kind: Any) -> Any:
     """Return a value, often text, as the type of the setting or option ``name``, or raise for it.
 
@@ -42,7 +45,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 
 
 def describe(kind: Any) -> str:
-    """Name a type: ``int``, ``float or null``, ``one of cosine, step``."""
+    """Name a type: ``a whole number``, ``a number or null``, ``one of cosine, step``."""
     return " or ".join(_describe(member) for member in _members(kind))
 
 
@@ -60,6 +63,8 @@ def _describe(kind: Any) -> str:
         return f"a list of {', '.join(words)}"
     if get_origin(kind) is Annotated:
         kind = kind.__origin__
+    if kind in WORDS:
+        return WORDS[kind]
     return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
 
 

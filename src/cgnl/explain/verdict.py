@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from ..atomic_io import write_text
 from ..data.index import UnreadableError
 from ..data.sources import FileSource
-from ..engine.checkpoint import find_checkpoint, open_trained
+from ..engine.checkpoint import open_trained
 from ..engine.datasets import open_dataset
 from ..engine.predictions import ranked
 from ..engine.progress import Lines
+from ..engine.runs import find_checkpoint
 from ..engine.tasks.detection import coco_results, same_objects
 from ..models.device import find_device
 from ..surgery import in_eval_mode

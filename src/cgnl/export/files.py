@@ -1,7 +1,7 @@
 """A network as a file: ONNX, a torch.export program, safetensors, or a folder in Hugging Face's convention.
 
-Every file is checked against the network on several shapes. ONNX files and programs take inputs of any batch size,
-height, width and clip length.
+Every file is checked against the network on several shapes. ONNX files and programs take inputs of any batch size and,
+unless the network has one size, of any height, width and clip length.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,10 @@ CLIPS = ((1, 8, 64, 64), (3, 9, 65, 49), (2, 16, 33, 48), (1, 8, 32, 32), (1, 13
 """Batch, frames, height and width to try: one sample and three, odd sizes, and the smallest input of a ResNet."""
 
 Function = Callable[[Tensor], Sequence[Tensor]]
+Write = Callable[[ExportedProgram, Mapping[int, str]], tuple[bytes, Function]]
+"""Writes a program and the names of its free axes as a file, and returns a function that runs the file."""
+BATCH = {0: "batch"}
+"""The free axis of a network that takes one size."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Agreement:
     def largest(self) -> float:
         """The largest of all differences."""
         return max(self.differences)
+
+    @property
+    def one_size(self) -> bool:
+        """Whether only the batch may differ."""
+        return len({shape[1:] for shape in self.shapes}) == 1
 
 
 def to_file(network: nn.Module, suffix: str, card: Mapping[str, Any], size: Sequence[int]) -> tuple[bytes, Agreement]:
@@ -74,9 +83,12 @@ def to_onnx(
         about: text to put into the file's metadata, or None.
         size: [frames,] height and width of a sample that the network was made for, to be checked too.
     """
-    model = part_that_exports(model)
-    content = convert(trace(model), free_axes(model), about)
-    return content, _compare(model, start_onnx(content), size)
+
+    def write(program: ExportedProgram, axes: Mapping[int, str]) -> tuple[bytes, Function]:
+        content = convert(program, axes, about)
+        return content, start_onnx(content)
+
+    return _export(part_that_exports(model), size, write)
 
 
 def to_program(
@@ -89,11 +101,29 @@ def to_program(
         about: text to store with the program, by file name, or None.
         size: [frames,] height and width of a sample that the network was made for, to be checked too.
     """
-    model = part_that_exports(model)
-    file = io.BytesIO()
-    torch.export.save(trace(model), file, extra_files=dict(about or {}))
-    loaded = torch.export.load(io.BytesIO(file.getvalue())).module()
-    return file.getvalue(), _compare(model, lambda x: run_network(loaded, x), size)
+
+    def write(program: ExportedProgram, _: Mapping[int, str]) -> tuple[bytes, Function]:
+        file = io.BytesIO()
+        torch.export.save(program, file, extra_files=dict(about or {}))
+        loaded = torch.export.load(io.BytesIO(file.getvalue())).module()
+        return file.getvalue(), lambda x: run_network(loaded, x)
+
+    return _export(part_that_exports(model), size, write)
+
+
+def _export(model: nn.Module, size: Sequence[int], write: Write) -> tuple[bytes, Agreement]:
+    """The network as a file for inputs of any size; for its own size alone if it takes, or its program knows, no other.
+
+    Transformers have position embeddings of one size, and windows that depend on it.
+    """
+    try:
+        content, run = write(trace(model), free_axes(model))
+        return content, _compare(model, run, example_inputs(model, size))
+    except ValueError:
+        if not size:
+            raise
+        content, run = write(trace(model, torch.randn(2, 3, *size), BATCH), BATCH)
+        return content, _compare(model, run, own_size_inputs(size))
 
 
 def to_safetensors(network: nn.Module, about: Mapping[str, str], size: Sequence[int]) -> tuple[bytes, Agreement]:
@@ -128,14 +158,14 @@ def free_axes(model: nn.Module) -> dict[int, str]:
     return dict(zip((0, *range(2, len(names) + 1)), names, strict=True))
 
 
-def trace(model: nn.Module, example: Tensor | None = None) -> ExportedProgram:
-    """The network in eval mode as a program.
+def trace(model: nn.Module, example: Tensor | None = None, free: Iterable[int] | None = None) -> ExportedProgram:
+    """The network in eval mode as a program, whose axes are free but for the channels, unless told.
 
     ``example`` gives the number of axes, and must not have an axis of size 1, nor cause one in any layer.
     """
     if example is None:
         example = torch.randn(2, 3, *((16, 48, 64) if takes_clips(model) else (112, 128)))
-    axes = dict.fromkeys((0, *range(2, example.ndim)), Dim.DYNAMIC)
+    axes = dict.fromkeys((0, *range(2, example.ndim)) if free is None else free, Dim.DYNAMIC)
     with in_eval_mode(model), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about torch's own internals
         try:
@@ -188,7 +218,10 @@ def agree(model: nn.Module, exported: Function, inputs: Sequence[Tensor]) -> Agr
     """Compare an export with its network; ``ValueError`` if they differ."""
     differences = []
     for x in inputs:
-        expected = run_network(model, x)
+        try:
+            expected = run_network(model, x)
+        except Exception as error:  # a user's network may do anything
+            raise ValueError(f"the network takes no {format_shape(x.shape)}: {explain_error(error)}") from error
         if not all(y.isfinite().all() for y in expected):
             raise ValueError(f"the network's own output is not finite for an input of {format_shape(x.shape)}")
         try:
@@ -213,6 +246,12 @@ def example_inputs(model: nn.Module, size: Sequence[int] = ()) -> list[Tensor]:
         shapes = (*shapes[:-1], (1, *size))
     source = torch.Generator().manual_seed(0)
     return [torch.randn(batch, 3, *rest, generator=source) for batch, *rest in shapes]
+
+
+def own_size_inputs(size: Sequence[int]) -> list[Tensor]:
+    """Random inputs of one size, of different batches."""
+    source = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, 3, *size, generator=source) for batch in (1, 3, 2)]
 
 
 def takes_clips(model: nn.Module) -> bool:
@@ -245,11 +284,16 @@ def explain_error(error: Exception) -> str:
     return first_line(error.__cause__ or error)
 
 
-def _compare(model: nn.Module, exported: Function, size: Sequence[int]) -> Agreement:
+def _compare(model: nn.Module, exported: Function, inputs: Sequence[Tensor]) -> Agreement:
     with in_eval_mode(model):
-        return agree(model, exported, example_inputs(model, size))
+        return agree(model, exported, inputs)
 
 
 def _compare_networks(network: nn.Module, again: nn.Module, size: Sequence[int]) -> Agreement:
-    again = part_that_exports(again).eval()
-    return _compare(part_that_exports(network), lambda x: run_network(again, x), size)
+    network, again = part_that_exports(network), part_that_exports(again).eval()
+    try:
+        return _compare(network, lambda x: run_network(again, x), example_inputs(network, size))
+    except ValueError:
+        if not size:
+            raise
+        return _compare(network, lambda x: run_network(again, x), own_size_inputs(size))

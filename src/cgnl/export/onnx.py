@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.index import require_file
 from ..data.loading import MAX_UNCROPPED_SIDE
 from ..engine.checkpoint import Trained, parse_card
 from ..engine.predict import AT_ONCE
@@ -42,9 +43,7 @@ class OnnxNetwork(nn.Module):
 def open_onnx(path: Path | str) -> Trained:
     """The classifier in an ONNX file."""
     onnx = need("onnx", "export")
-    if not Path(path).is_file():
-        raise ValueError(f"there is no file {path}")
-    content = Path(path).read_bytes()
+    content = require_file(path).read_bytes()
     try:
         model = onnx.load_model_from_string(content)
         card = json.loads({p.key: p.value for p in model.metadata_props}.get("cgnl", "null"))
