@@ -10,7 +10,7 @@ LONGEST, DEEPEST = 2**20, 20
 
 
 def read(path: Any) -> Any:
-    """Parse a file, of which no more is read than is allowed."""
+    """Parse a file; no more than the limit is read."""
     with path.open("rb") as file:
         content = file.read(LONGEST + 1)
     if len(content) > LONGEST:

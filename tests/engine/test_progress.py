@@ -75,4 +75,4 @@ def test_lines_are_for_output_that_is_no_terminal(run, monkeypatch, capsys):
     folder = run().folder
     for text in (capsys.readouterr().out, (folder / "log.txt").read_text()):
         assert "epoch 2/2, step 5 of 6, loss " in text
-        assert "test: 6 of 6 pictures, 0 s left" in text
+        assert "test: 6 of 6 images, 0 s left" in text

@@ -180,7 +180,7 @@ def latencies(request: Callable[[], object], seconds: float) -> list[float]:
 
 
 def seconds_per_call(call: Callable[[], object], seconds: float, device: torch.device) -> float:
-    """Seconds of a call if nobody waits for its result before the next one."""
+    """Seconds of a call when the next follows without waiting for its result."""
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
     count, start = 0, time.perf_counter()
     while count < 10 or time.perf_counter() - start < seconds:

@@ -52,7 +52,7 @@ class StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 self._before[number] = signal.signal(number, self._ask)
-            except ValueError:  # not in the main thread: whoever runs us there stops us there
+            except ValueError:  # signals reach the main thread alone
                 return
 
     def __exit__(self, *_: object) -> None:
@@ -123,7 +123,7 @@ class Loop:
                 if not last_part:
                     continue
                 self.update()
-                self.check_steps(now=self.device.type == "cpu")  # nobody waits for a CPU
+                self.check_steps(now=self.device.type == "cpu")  # on a CPU there is nothing to wait for
                 if self.step % self.steps_per_epoch == 0:
                     self.end_epoch()
                 if tested := self.step % (self.steps_per_epoch * self.config.test_every) == 0:

@@ -49,7 +49,7 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
     plain = {"num_classes": num_classes + is_detector(name), "dropout": model.dropout}  # the background is one more
     try:
         network = create_model(name, weights=weights, **plain, **network_options(model))
-    except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options have whatever types they have
+    except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options may have any type
         wrong = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if wrong is None:
             reason = first_line(error)
@@ -78,7 +78,7 @@ def check_input(outline: nn.Module, name: str | None, view: View, task: type[Tas
             reason = f"make {' or '.join(larger)} larger" if larger else first_line(error)
         raise ValueError(f"{name} cannot take {shape}: {reason}")
     if samples == 1 and _refusal(outline.train(), sizes):
-        few = f"1 x {shape}, of which norms see one value of a channel"
+        few = f"1 x {shape}, because norms would see a single value per channel"
         raise ValueError(f"{name} cannot be trained on {few}: make optim.batch_size or data.size larger")
 
 

@@ -102,7 +102,7 @@ class Bar(Lines):
         self.progress.stop()
 
     def show(self, step: int, epoch: str, speed: str, left: float, sums: Sums) -> None:  # noqa: ARG002
-        """Show the state of half a second ago: nobody waits for the device."""
+        """Show the numbers of the update before, so that the host does not wait for the device."""
         if self._values is not None:
             state = "  ".join([*in_words(sums, self._values), speed])
             self.progress.update(self.task, completed=step, epoch=epoch, state=state)

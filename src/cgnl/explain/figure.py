@@ -231,7 +231,7 @@ def _columns(rows: Sequence[Row], threshold: float, heat: bool, parts: Mapping[s
 
 
 def _strip(rows: Sequence[Row], threshold: float) -> Any:
-    """Up to eight frames, spread evenly over the clip, one of which is the reference's."""
+    """Up to eight frames, spread evenly over the clip, with that of the reference position among them."""
     count, must = len(rows[0].seen.original), rows[0].frame
     wanted = min(FRAMES, count)
     chosen = [round(i * (count - 1) / max(wanted - 1, 1)) for i in range(wanted)]

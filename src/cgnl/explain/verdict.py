@@ -112,7 +112,7 @@ def quick_verdict(
     predict: Callable[[nn.Module, Any], Sequence[Any]] = classify,
     same: Callable[[Any, Any], bool] = operator.eq,
 ) -> Verdict:
-    """Run a network as it is and without its blocks, of which it must have some.
+    """Compare the predictions of a network with those without its blocks; raise if it has none.
 
     Args:
         network: a classifier, unless ``predict`` is given.
