@@ -28,7 +28,7 @@ def _trained(monkeypatch, tmp_path):
 def test_predict_prints_what_it_can_and_says_what_it_cannot(cgnl, form):
     status, out, err = cgnl("predict", "last.ckpt", "a.png", "b.png", *form)
     assert status == 2
-    assert err.splitlines() == ["cgnl predict: b.png is empty", "cgnl predict: 1 of 2 could not be read"]
+    assert err.splitlines() == ["cgnl predict: b.png is empty", "cgnl predict: 1 of 2 have no prediction"]
     if form == ["--json"]:
         top = [{"class": "cat", "probability": 0.75}, {"class": "dog", "probability": 0.25}]
         assert json.loads(out) == [{"file": "a.png", "top": top}, {"file": "b.png", "problem": "b.png is empty"}]

@@ -121,7 +121,18 @@ def test_predict_names_what_cannot_be_read_and_prints_the_others(cgnl, pictures,
     assert str(files[2]) in out
     first, second = err.splitlines()
     assert first.startswith(f"cgnl predict: {files[1]} cannot be read: ")
-    assert second == "cgnl predict: 1 of 3 could not be read"
+    assert second == "cgnl predict: 1 of 3 have no prediction"
+
+
+def test_predict_names_no_class_where_the_outputs_are_not_finite(cgnl, pictures, tmp_path):
+    content = torch.load(pictures, weights_only=True)
+    for value in content["state_dict"].values():
+        if value.is_floating_point():
+            value.fill_(3e38)
+    torch.save(content, pictures)
+    status, out, err = cgnl("predict", pictures, *write_pictures(tmp_path / "data", "a", 1))
+    assert (status, out) == (2, "")
+    assert "not finite" in err
 
 
 def test_predict_json_holds_the_problem(cgnl, pictures, tmp_path):

@@ -72,6 +72,12 @@ def test_limits(added, changed, unused):
     assert f"adds {added:.2g} % to its input in the median sample" in verdict.sentence()
 
 
+def test_network_without_numbers_has_no_verdict():
+    model = network()
+    with pytest.raises(ValueError, match="not finite"):
+        quick_verdict(model, [torch.full((2, 3, 8, 8), torch.inf)])
+
+
 def test_shares_are_written_out():
     assert "add 99 to 1,234 % to" in Verdict({"a": 98.7, "b": 1234.4}, 0, 10).sentence()
 

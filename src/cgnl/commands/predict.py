@@ -76,7 +76,7 @@ def predict(
     for sentence in failed:
         say(f"cgnl predict: {sentence}", error=True)
     if failed:
-        raise ValueError(f"{len(failed)} of {len(paths)} could not be read")
+        raise ValueError(f"{len(failed)} of {len(paths)} have no prediction")
 
 
 def _noting(results: Iterable[Any], failed: list[str]) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from ..data.index import has_suffix, require_there
 from ..data.loading import EvalSet
 from ..data.sources import Source
 from ..models.device import find_device
+from ..text import printable
 from .checkpoint import Trained
 from .datasets import to_input
 from .predictions import ranked
@@ -66,5 +67,10 @@ def predict_samples(trained: Trained, source: Source, top: int = 5, device: str 
             continue
         logits = [network(to_input(trained.config.data, part.to(device))) for part in item.pixels.split(AT_ONCE)]
         scores = torch.cat(logits).float().softmax(1).mean(0)  # [K]
+        if not scores.isfinite().all():
+            yield FilePrediction(
+                path, problem=printable(f"{path} has no prediction: the network's outputs are not finite")
+            )
+            continue
         best, classes = ranked(scores, top)
         yield FilePrediction(path, tuple(trained.classes[i] for i in classes.tolist()), tuple(best.tolist()))

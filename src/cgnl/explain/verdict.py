@@ -98,7 +98,10 @@ class Verdict:
 def classify(network: nn.Module, batch: Tensor) -> list[int]:
     """The predicted class of each sample."""
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    return ranked(eager(network)(batch.to(device)).softmax(1), 1)[1].flatten().tolist()
+    logits = eager(network)(batch.to(device))
+    if not logits.isfinite().all():
+        raise ValueError("the network's outputs are not finite")
+    return ranked(logits.softmax(1), 1)[1].flatten().tolist()
 
 
 def detect(network: nn.Module, images: list[Tensor], ids: tuple[int, ...]) -> list[list[dict[str, Any]]]:

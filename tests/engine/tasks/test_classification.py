@@ -16,7 +16,7 @@ from cgnl.engine.loop import Loop, validate
 from cgnl.engine.predictions import ranked
 from cgnl.engine.tasks import Images
 from cgnl.engine.tasks.base import Sums
-from cgnl.engine.tasks.classification import count_classes, inverse_frequencies
+from cgnl.engine.tasks.classification import check_finite, count_classes, inverse_frequencies
 from tests.engine.conftest import (
     PICTURES,
     VIDEOS,
@@ -32,6 +32,17 @@ from tests.engine.conftest import (
     write_frame_folders,
     write_pictures,
 )
+
+
+def test_check_finite_refuses_a_test_without_numbers(caplog, monkeypatch):
+    monkeypatch.setattr("cgnl.engine.tasks.classification.log.propagate", True)
+    check_finite([])
+    check_finite([0.5, 1.0])
+    assert caplog.messages == []
+    check_finite([0.5, math.nan, 1.0])
+    assert [text[:6] for text in caplog.messages] == ["1 of 3"]
+    with pytest.raises(ValueError, match=r"all 2 test samples are not finite: .*optim\.lr"):
+        check_finite([math.nan, math.nan])
 
 
 def by_hand(scores, labels):

@@ -1,6 +1,8 @@
 """Naming images or videos by their class."""
 
 import dataclasses
+import logging
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +24,8 @@ from ..config import Data
 from ..datasets import augmentation_in_training, central_view, get_size, short_side_in_test, to_input, view_in_training
 from ..predictions import Prediction, ranked
 from .base import Sums, Task, list_labels
+
+log = logging.getLogger("cgnl")
 
 TOP = 5
 """Ranks that are counted."""
@@ -112,12 +116,24 @@ class Images(Task):
             for sample, (label, predicted, score) in zip(samples.tolist(), said.tolist(), strict=True)
         ]
         self.predictions = sorted(prediction for rank in distributed.all_gather(mine) for prediction in rank)
+        check_finite([prediction.score for prediction in self.predictions])
         return self.test_sums.means() | (summarize(self.predictions) if self.predictions else {})
 
     @classmethod
     def describe(cls, test: dict[str, float], classes: int) -> list[str]:
         images = counted(round(test["test_count"]), "image")
         return [f"test: {accuracy(test, classes)} of {images} (chance {1 / classes:.2%})", *balance(test)]
+
+
+def check_finite(scores: Sequence[float]) -> None:
+    """Refuse a test in which no output of the network is finite; where some are not, say how many."""
+    count = sum(not math.isfinite(score) for score in scores)
+    if count and count == len(scores):
+        raise ValueError(f"the outputs for all {counted(count, 'test sample')} are not finite: try a lower optim.lr")
+    if count:
+        log.warning(
+            "%d of %d test samples are taken for the first class: their outputs are not finite", count, len(scores)
+        )
 
 
 def inverse_frequencies(labels: Sequence[int], classes: int) -> Tensor:
