@@ -35,7 +35,8 @@ from typing import Any, NamedTuple
 import torch
 
 from cgnl.data.images import to_image
-from cgnl.explain.figure import write_video
+from cgnl.data.video import write_video
+from cgnl.explain.figure import RATE
 from tests.engine.conftest import register, write_checkpoint
 from tests.explain.conftest import CLASSES, enlarge
 
@@ -235,7 +236,7 @@ def write_files(folder: Path, clips: bool) -> list[Path]:
         coarse = torch.rand((6, 3, 2, 3) if clips else (1, 3, 4, 6), generator=random_pixels)
         pixels = torch.nn.functional.interpolate(coarse, scale_factor=16 if clips else 8, mode="nearest")
         pixels = (pixels * 255).to(torch.uint8)
-        write_video(pixels, path) if clips else to_image(pixels[0]).save(path)
+        write_video(pixels, RATE, path) if clips else to_image(pixels[0]).save(path)
     return paths
 
 

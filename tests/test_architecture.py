@@ -103,3 +103,12 @@ def test_lock_file_pins_and_hashes_everything():
     requirements = [entry for entry in entries if not entry.startswith("#")]
     assert len(requirements) > 10
     assert [e.split()[0] for e in requirements if not re.match(r"\S+==\S+ .*--hash=sha256:[0-9a-f]{64}", e, re.S)] == []
+
+
+def test_every_module_has_its_tests():
+    mirrors = {
+        module: ROOT / "tests" / path.relative_to(SOURCE / "cgnl").with_name(f"test_{path.name}")
+        for module, path in FILES.items()
+        if not path.name.startswith("__")
+    }
+    assert [module for module, path in mirrors.items() if not path.exists()] == []

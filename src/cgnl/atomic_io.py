@@ -17,7 +17,7 @@ from typing import BinaryIO
 from .text import first_line
 
 STALE = 3600.0
-"""Seconds after which a part that nobody has written to was left by a writer that was killed."""
+"""Age in seconds from which on a temporary file counts as left behind by a killed writer."""
 
 
 def make_folder(folder: Path) -> None:
@@ -31,7 +31,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path, size: int | None = None) -> Iterator[BinaryIO]:
-    """A file that is written under a name of its own and then renamed, so that there is always a whole one.
+    """Write a file under a temporary name, then rename it, so that readers never see a part of it.
 
     ``size`` is that of the file in bytes, as far as it is known, for the message where there is no space for it.
     """
@@ -52,7 +52,7 @@ def whole_file(path: Path, size: int | None = None) -> Iterator[BinaryIO]:
 
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a file or folder under a name of its own first, so that one with its final name is complete."""
+    """Write a file or folder under a temporary name, then rename it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_parts(target.parent, target.name, STALE)
     part = temporary_name(target)
@@ -96,7 +96,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object
 
 
 def remove_parts(folder: Path, name: str = "", age: float = 0.0) -> None:
-    """Remove what killed writers left of a file, or of all, if nobody has written to it for ``age`` seconds."""
+    """Remove temporary files of killed writers: of one file or of all, unless changed in the last ``age`` seconds."""
     for path in folder.glob(f".{glob.escape(name)}*.part"):
         with suppress(FileNotFoundError):  # another writer may remove it, too
             if not age or time.time() - path.stat().st_mtime > age:

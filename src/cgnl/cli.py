@@ -33,7 +33,7 @@ COMMANDS = {
 }
 """Command -> the extra that it needs, and what it does. ``cgnl.commands.NAME`` has a function of this name."""
 
-QUIET = r"PIL|matplotlib|cgnl\.(commands|report|explain)|torch\.(serialization|_weights_only_unpickler)"
+QUIET = r"PIL|matplotlib|scipy\.stats|cgnl\.(commands|report|explain)|torch\.(serialization|_weights_only_unpickler)"
 """Modules whose warnings about odd files are hidden; commands say themselves what matters."""
 
 

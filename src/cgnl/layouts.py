@@ -1,4 +1,4 @@
-"""What a module returns, as far as it can be told: where its channels are, how many, and how many position axes."""
+"""Find out what a module returns: which axis holds the channels, how many, and how many position axes."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +114,7 @@ def _check_shapes(name: str, outputs: Sequence[object]) -> list[torch.Size]:
 
 
 def _see_layout(name: str, modules: Modules, shape: torch.Size, width: int | None) -> str:
-    """The layout of a shape. Layers tell the channels, but not always, and another axis may be as long."""
+    """The layout of an output by its shape and the layers around it: another axis may be as long as the channels."""
     first, last = shape[1] == width, shape[-1] == width
     told = _tell_layout(name, modules)
     flattened = len(shape) == 3 and (_read_layers(name, modules)[1] or 1) > 1  # convolutions have more axes than it
@@ -140,7 +140,7 @@ def _see_layout(name: str, modules: Modules, shape: torch.Size, width: int | Non
 
 
 def _guess_layout(name: str, modules: Modules) -> str:
-    """The layout of what a module returns that was not run."""
+    """The layout of a module's output, without running it."""
     layout = _tell_layout(name, modules)
     if layout == "tokens":
         _check_batch_first(name, modules)

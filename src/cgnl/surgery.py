@@ -231,13 +231,13 @@ def _build(
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _LOOPS = {"children", "named_children", "modules", "_modules"}
-"""Names in the code of a forward that does something with each of its children, as timm's RegStage."""
+"""Names by which the code of a forward, such as that of timm's RegStage, loops over its children."""
 Spot = tuple[nn.Module, str, str | None]
 """The module to register a block on, its key there, and the child it follows in order, or None for a forward hook."""
 
 
 def _may_grow(module: nn.Module) -> bool:
-    """Whether one more child does no harm, because nothing loops over the children."""
+    """Whether a child can be added, because the forward does not loop over the children."""
     names = getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
     return not isinstance(module, _CONTAINERS) and _LOOPS.isdisjoint(names)
 
@@ -251,7 +251,7 @@ def _is_shared(model: nn.Module, name: str) -> bool:
 
 
 def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[Spot]:
-    """Where a block may go, best first: in a Sequential's order, next to the target, further up, in the target."""
+    """Places for a block, best first: in the order of a Sequential, next to the target, further up, in the target."""
     parent_name, _, child = name.rpartition(".")
     parent, target, key = model.get_submodule(parent_name), model.get_submodule(name), f"{child}_{label}"
     for there, block in inserted(model).items():
@@ -351,7 +351,7 @@ def _is_unchanged(
     shared: Sequence[str],
     before: _Run,
 ) -> bool:
-    """Whether, with a block that returns its input, every module is called as often and the result is the same."""
+    """Whether the model computes the same, with as many calls of each module, when the block returns its input."""
     with block.register_forward_hook(lambda _module, args, _output: args[0]):
         now = _run(model, {**modules, "the block": block}, example, shared)
     if now.calls != before.calls + Counter({"the block": before.calls[name]}):

@@ -49,7 +49,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """``42 s``, ``3 min 05 s``, ``1 h 02 min``; a line where nobody knows."""
+    """``42 s``, ``3 min 05 s``, ``1 h 02 min``; a dash for infinity."""
     if not math.isfinite(seconds):
         return "-"
     minutes, rest = divmod(round(seconds), 60)

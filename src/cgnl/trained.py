@@ -16,6 +16,7 @@ from .engine.network import build_network
 from .engine.predict import FilePrediction, find_samples, predict_samples
 from .engine.predict_objects import Finding, find_objects
 from .engine.runs import find_checkpoint
+from .engine.tasks import Task
 from .engine.tasks.detection import SURE
 from .explain import figure
 from .explain.inputs import read_sample
@@ -39,7 +40,7 @@ class Trained(checkpoint.Trained):
     """Where it was loaded from."""
 
     def predict(self, files: File | Sequence[File], top: int = 5, device: str = "auto") -> Any:
-        """Classify pictures or clips, or find the objects in pictures.
+        """Classify images or clips, or detect the objects in images.
 
         Args:
             files: a file or an array (see ``File``), or a list of them. A folder stands for all that is in it.
@@ -103,23 +104,22 @@ class Trained(checkpoint.Trained):
         return figure.explain_input(self, seen, title, **options)
 
     def _holds_several(self, path: str | Path) -> bool:
-        return Path(path).is_dir() and find_samples([path], self.kind) != [Path(path)]
+        return Path(path).is_dir() and find_samples([path], self.task) != [Path(path)]
 
     def _open(self, files: Sequence[File]) -> Source:
         """The files, or arrays, as a source of samples."""
         if all(isinstance(file, str | Path) for file in files):
-            return FileSource.of_files(find_samples(files, self.kind), self.kind)
-        kind = "images" if self.kind == "objects" else self.kind
-        return MemorySource([_read(file, kind) for file in files], kind)
+            return FileSource.of_files(find_samples(files, self.task), self.kind)
+        return MemorySource([_read(file, self.task) for file in files])
 
 
-def _read(file: File, kind: str) -> Tensor:
+def _read(file: File, task: type[Task]) -> Tensor:
     if isinstance(file, str | Path):
         raise ValueError(f"{file}: give files or arrays, not both")
     pixels = to_pixels(file)
-    if pixels.ndim != (4 if kind == "videos" else 3):
+    if pixels.ndim != (4 if task.has_frames else 3):
         shape = " x ".join(map(str, pixels.shape))
-        raise ValueError(f"the network was trained on {kind}, and cannot take an array of {shape}")
+        raise ValueError(f"the network was trained on {task.file}s, and cannot take an array of {shape}")
     return pixels
 
 

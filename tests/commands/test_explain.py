@@ -157,7 +157,7 @@ def test_explain_draws_the_true_parts_of_cub(cgnl, checkpoint, picture, tmp_path
         (["--group", "7"], "group = 7 is none of the 2 of conv1_cgnl"),
         (["--block", "conv1_cgn"], "there is no block 'conv1_cgn'; did you mean conv1_cgnl?"),
         (["-o", "a.txt"], "a.txt must end in .png"),
-        (["-o", "a.mp4"], "a.mp4 is a video, and the network was trained on pictures"),
+        (["-o", "a.mp4"], "a.mp4 is a video, and the network was trained on images"),
         (["--save", "a.csv"], "a.csv must end in .npz"),
         (["--compare", "gone.ckpt"], "there is no file gone.ckpt"),
         (["--treshold", "0.7"], "there is no option 'treshold'; did you mean threshold?"),
@@ -183,9 +183,9 @@ def test_explain_refuses_files_in_one_sentence(cgnl, checkpoint, picture, tmp_pa
     for path, file, words in [
         (images, broken, "it is not an image"),
         (images, tmp_path / "gone.png", "there is no"),
-        (images, clip, "is a video, and the network was trained on pictures"),
-        (images, picture.parent.parent, "holds 3 pictures: name one"),
-        (videos, picture, "is a picture, and the network was trained on videos"),
+        (images, clip, "trained on images, not on videos"),
+        (images, picture.parent.parent, "holds 3 images: name one"),
+        (videos, picture, "trained on videos, not on images"),
         (plain, picture, "the network has no NL or CGNL block"),
         (picture, picture, "is not a whole checkpoint"),
     ]:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from cgnl.engine.predict import FilePrediction
+from cgnl.engine.tasks import Images
 
 RESULTS = [
     FilePrediction(Path("a.png"), ("cat", "dog"), (0.75, 0.25)),
@@ -18,7 +19,7 @@ def _trained(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in ("last.ckpt", "a.png", "b.png"):
         Path(name).touch()
-    monkeypatch.setattr("cgnl.engine.checkpoint.open_trained", lambda _: SimpleNamespace(kind="images"))
+    monkeypatch.setattr("cgnl.engine.checkpoint.open_trained", lambda _: SimpleNamespace(kind="images", task=Images))
     monkeypatch.setattr("cgnl.engine.predict.find_samples", lambda files, _: list(map(Path, files)))
     monkeypatch.setattr("cgnl.engine.predict.predict_samples", lambda *_: iter(RESULTS))
 

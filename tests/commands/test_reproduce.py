@@ -62,7 +62,7 @@ def test_reproduce_within_a_budget_goes_on_later(cgnl, tmp_path, monkeypatch):
         patch.setattr(work, "make_run", lambda *words: made(*words) or patch.setattr(time, "time", lambda: 1e12))
         status, out, _ = cgnl(*words, "--budget", 5)
     assert status == 130
-    assert "not all runs have ended: the same command goes on" in out
+    assert "not all runs have ended: the same command continues" in out
     assert [path.parent.name for path in tmp_path.glob("*/results.json")] == ["toy_seed0"]
     status, out, _ = cgnl(*words)
     assert status == 0

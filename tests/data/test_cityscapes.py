@@ -259,7 +259,7 @@ def test_convert_refuses_other_folders(tmp_path):
     with pytest.raises(ValueError, match="leftImg8bit/train"):
         convert(tmp_path, tmp_path / "out")
     (tmp_path / "leftImg8bit" / "train" / "ulm").mkdir(parents=True)
-    with pytest.raises(ValueError, match="holds no pictures"):
+    with pytest.raises(ValueError, match="holds no images"):
         convert(tmp_path, tmp_path / "out")
     scene(tmp_path / "in", "ulm_1", [])
     (tmp_path / "full").mkdir()

@@ -26,7 +26,7 @@ from cgnl.data.loading import (
     collate,
     make_loader,
 )
-from cgnl.data.sources import CachedSource, FileSource, Kind, SyntheticSource
+from cgnl.data.sources import CachedSource, FileSource, SyntheticSource
 from cgnl.data.transforms import generator, random_crop, resize
 from cgnl.data.video import Pick
 
@@ -34,9 +34,8 @@ from cgnl.data.video import Pick
 class Memory:
     """Samples in memory, of which those that are None cannot be read."""
 
-    def __init__(self, pixels: Iterable[Tensor | None], kind: Kind = "images"):
+    def __init__(self, pixels: Iterable[Tensor | None]):
         self.pixels = list(pixels)
-        self.kind: Kind = kind
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -51,7 +50,7 @@ class Memory:
         pixels = self.pixels[index]
         if pixels is None:
             raise UnreadableError(f"sample {index}", "it is broken")
-        return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
+        return pixels if pixels.ndim == 3 else pixels[list(pick(len(pixels)))]
 
 
 def pictures(count: int, bad: Iterable[int] = (), size: tuple[int, int] = (24, 32)) -> Memory:
@@ -245,7 +244,7 @@ def test_train_set_view_takes_its_settings():
 
 def test_train_set_crops_all_frames_of_a_clip_alike():
     still = torch.randint(256, (1, 3, 24, 32), dtype=torch.uint8).expand(9, 3, 24, 32)
-    samples = TrainSet(Memory([still], "videos"), View(16, frames=4), seed=0, bad_limit=0)
+    samples = TrainSet(Memory([still]), View(16, frames=4), seed=0, bad_limit=0)
     views = [samples[EpochSample(epoch, 0)].pixels for epoch in range(8)]
     for clip in views:
         assert clip is not None
@@ -255,7 +254,7 @@ def test_train_set_crops_all_frames_of_a_clip_alike():
 
 
 def test_train_set_clips_begin_anywhere_they_fit():
-    samples = TrainSet(Memory([numbered(12)], "videos"), View(None, frames=4, stride=2), seed=0, bad_limit=0)
+    samples = TrainSet(Memory([numbered(12)]), View(None, frames=4, stride=2), seed=0, bad_limit=0)
     clips = [samples[EpochSample(epoch, 0)].pixels for epoch in range(60)]
     assert {tuple(clip[:, 0, 0, 0].tolist()) for clip in clips if clip is not None} == {
         (start, start + 2, start + 4, start + 6) for start in range(5)
@@ -291,8 +290,7 @@ def test_train_set_view_of_a_replacement_depends_on_its_place_alone():
     view = View(16, frames=4)
     for epoch in range(4):
         early, late = (
-            TrainSet(kind(videos, "videos"), view, seed=0, bad_limit=1)[EpochSample(epoch, 0)]
-            for kind in (Memory, Late)
+            TrainSet(kind(videos), view, seed=0, bad_limit=1)[EpochSample(epoch, 0)] for kind in (Memory, Late)
         )
         assert same(early, late)
 
@@ -347,14 +345,14 @@ def test_eval_set_of_a_video_is_crops_of_clips(tmp_path):
 
 
 def test_eval_set_takes_one_clip_from_the_middle():
-    item = EvalSet(Memory([numbered(12)], "videos"), View(16, short_side=16, frames=4, stride=2))[0]
+    item = EvalSet(Memory([numbered(12)]), View(16, short_side=16, frames=4, stride=2))[0]
     assert item.pixels is not None
     assert item.pixels.shape == (1, 4, 3, 16, 16)
     assert item.pixels[0, :, 0, 0, 0].tolist() == [2, 4, 6, 8]
 
 
 def test_eval_set_plays_a_short_video_in_a_loop():
-    item = EvalSet(Memory([numbered(3)], "videos"), View(None, frames=4, stride=2, clips=2))[0]
+    item = EvalSet(Memory([numbered(3)]), View(None, frames=4, stride=2, clips=2))[0]
     assert item.pixels is not None
     assert item.pixels[:, :, 0, 0, 0].tolist() == [[0, 2, 1, 0]] * 2
 
@@ -450,9 +448,7 @@ def moved(samples: TrainSet, workers: int = 0, **options) -> list[Batch]:
 
 def clips(count: int) -> Memory:
     source = torch.Generator().manual_seed(0)
-    return Memory(
-        [torch.randint(256, (12, 3, 20, 24), dtype=torch.uint8, generator=source) for _ in range(count)], "videos"
-    )
+    return Memory([torch.randint(256, (12, 3, 20, 24), dtype=torch.uint8, generator=source) for _ in range(count)])
 
 
 def test_train_set_without_augmentation_gives_resized_and_flipped_crops():

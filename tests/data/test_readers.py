@@ -263,7 +263,7 @@ def test_folder_names_pictures_that_are_not_read(tmp_path):
         touch(tmp_path / name / "2.AVIF")
     index = folder(tmp_path)
     assert names(index, tmp_path) == {"train": [("a/1.png", 0), ("b/1.png", 1)]}
-    assert index.problems == (f"2 pictures of a kind that is not read, such as {tmp_path / 'a' / '2.AVIF'}",)
+    assert index.problems == (f"2 images of a kind that is not read, such as {tmp_path / 'a' / '2.AVIF'}",)
 
 
 def test_folder_names_a_class_that_is_only_tested(tmp_path):

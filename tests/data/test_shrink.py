@@ -29,7 +29,7 @@ def picture(number: int, height: int, width: int) -> np.ndarray:
 def numbers(path: Path) -> list[int]:
     """The numbers that the frames of a clip tell."""
     count = probe(path).frames
-    return [round(float(frame.float().mean()) / 8) for frame in read_frames(path, range(count), "pyav")]
+    return [round(float(frame.float().mean()) / 8) for frame in read_frames(path, range(count))]
 
 
 def video(path: Path, frames: int, height: int = 48, width: int = 64, rate: int = 30, codec: Any = "mpeg4") -> Path:
@@ -91,7 +91,7 @@ def test_resize_is_even_and_never_larger(height, width, expected):
 def test_shrink_keeps_the_frames_that_indices_names(tmp_path, monkeypatch, encoder, codec):
     if not {codec, encoder} <= av.codecs_available:
         pytest.skip("there is no libx264")
-    monkeypatch.setattr(module, "encoder", lambda: encoder)
+    monkeypatch.setattr("cgnl.data.video.encoder", lambda: encoder)
     source = video(tmp_path / "in" / "run" / "1.mp4", 30, codec=codec)
     done = shrink(tmp_path / "in", tmp_path / "out", short_side=24, frames=6, workers=1)
     copy = tmp_path / "out" / "run" / "1.mp4"
@@ -119,7 +119,7 @@ def test_shrink_keeps_where_things_are_in_a_frame(tmp_path):
         container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
     shrink(tmp_path / "in", tmp_path / "out", short_side=16, workers=1)
-    small = read_frames(tmp_path / "out" / "1.mp4", [0], "pyav")[0].float().mean(0)
+    small = read_frames(tmp_path / "out" / "1.mp4", [0])[0].float().mean(0)
     assert small.shape == (16, 24)
     expected = Image.fromarray(frame).resize((24, 16), Image.Resampling.BOX).convert("L")
     assert np.abs(small.numpy() - np.asarray(expected, dtype=float)).mean() < 6
@@ -176,11 +176,11 @@ def test_shrink_with_several_processes_makes_the_same_files(tmp_path):
 def test_shrunk_clip_does_not_depend_on_what_was_in_memory(tmp_path):
     code = """if True:
         import sys; from fractions import Fraction; from pathlib import Path; import torch
-        from cgnl.data.shrink import _write_video
+        from cgnl.data.video import write_video
         torch.manual_seed(0)
         for i in range(4):
             noise = torch.randint(0, 255, (4, 3, 128, 170), dtype=torch.uint8)
-            _write_video(noise, Fraction(25, 3), Path(sys.argv[1], f"{i}.mp4"))
+            write_video(noise, Fraction(25, 3), Path(sys.argv[1], f"{i}.mp4"))
     """
     clips = []
     for byte in ("1", "85", "170"):  # glibc fills new memory with it

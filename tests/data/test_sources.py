@@ -30,7 +30,7 @@ def folder_of_frames(path: Path, frames: int) -> Tensor:
 
 def same_source(one: Source, other: Source, frames: list[int]) -> bool:
     """Whether two sources have the same samples."""
-    return (len(one), one.kind) == (len(other), other.kind) and all(
+    return len(one) == len(other) and all(
         (one.label(i), one.name(i)) == (other.label(i), other.name(i))
         and torch.equal(one.read(i, lambda _: frames), other.read(i, lambda _: frames))
         for i in range(len(one))

@@ -1,8 +1,6 @@
 """Frames by number equal those of a plain decode from the start, and broken videos are named."""
 
 import gc
-import sys
-import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -95,7 +93,7 @@ def test_probe_counts_the_frames(sample):
 def test_each_frame_alone_is_that_of_a_full_decode(sample):
     path, truth = sample
     for number in range(FRAMES):
-        assert torch.equal(read_frames(path, [number], "pyav")[0], truth[number]), number
+        assert torch.equal(read_frames(path, [number])[0], truth[number]), number
 
 
 def test_many_frames_are_those_of_a_full_decode(sample):
@@ -104,7 +102,7 @@ def test_many_frames_are_those_of_a_full_decode(sample):
     asked = [list(range(FRAMES)), list(range(FRAMES))[::-1], [7, 7, 3, 49, 3], [0, 25, 49], []]
     asked += [torch.randint(FRAMES, (n,), generator=generator).tolist() for n in (2, 3, 4, 8, 16)]
     for indices in asked:
-        frames = read_frames(path, indices, "pyav")
+        frames = read_frames(path, indices)
         assert frames.dtype == torch.uint8
         assert frames.is_contiguous()
         assert torch.equal(frames, truth[indices])
@@ -130,7 +128,7 @@ def test_a_copy_that_starts_anywhere_has_the_frames_that_decode(tmp_path, params
     truth = sequential(path)
     assert probe(path).frames == len(truth)
     for number in range(len(truth)):
-        assert torch.equal(read_frames(path, [number], "pyav")[0], truth[number])
+        assert torch.equal(read_frames(path, [number])[0], truth[number])
 
 
 def test_hidden_frames_of_vp8_are_not_counted(tmp_path):
@@ -149,7 +147,7 @@ def test_hidden_frames_of_vp8_are_not_counted(tmp_path):
     truth = sequential(path)
     assert probe(path).frames == len(truth) == FRAMES
     for number in range(FRAMES):
-        assert torch.equal(read_frames(path, [number], "pyav")[0], truth[number])
+        assert torch.equal(read_frames(path, [number])[0], truth[number])
 
 
 def test_a_damaged_packet_is_named(tmp_path):
@@ -160,13 +158,13 @@ def test_a_damaged_packet_is_named(tmp_path):
         data[packet.pos : packet.pos + packet.size] = b"\xff" * packet.size
     path.write_bytes(data)
     assert probe(path).frames == FRAMES
-    assert read_frames(path, [0], "pyav").shape == (1, 3, HEIGHT, WIDTH)
+    assert read_frames(path, [0]).shape == (1, 3, HEIGHT, WIDTH)
     with pytest.raises(UnreadableError, match=r"a\.mp4 cannot be read: Invalid data"):
-        read_frames(path, [12], "pyav")
+        read_frames(path, [12])
 
 
 def test_the_frames_say_their_number(tmp_path):
-    frames = read_frames(make(tmp_path / "a.mp4"), list(range(FRAMES)), "pyav").double()
+    frames = read_frames(make(tmp_path / "a.mp4"), list(range(FRAMES))).double()
     brightness = frames.median(dim=3).values.median(dim=2).values.mean(dim=1)  # [T]
     assert ((brightness - 20) / 4).round().tolist() == list(range(FRAMES))
 
@@ -178,7 +176,7 @@ def test_no_more_is_decoded_than_needed(tmp_path, monkeypatch):
     monkeypatch.setattr(video, "_decode", lambda path, needed: decoded.append(len(needed)) or decode(path, needed))
     for indices, most in [([0], 1), ([10], 1), ([39], 10), ([0, 40], 2), ([11, 12], 10)]:
         decoded.clear()
-        read_frames(path, indices, "pyav")
+        read_frames(path, indices)
         assert len(decoded) == 1
         assert decoded[0] <= most
 
@@ -186,14 +184,14 @@ def test_no_more_is_decoded_than_needed(tmp_path, monkeypatch):
 def test_one_frame(tmp_path):
     path = make(tmp_path / "a.mp4", frames=1)
     assert probe(path).frames == 1
-    assert read_frames(path, clip_indices(1, 4), "pyav").shape == (4, 3, HEIGHT, WIDTH)
+    assert read_frames(path, clip_indices(1, 4)).shape == (4, 3, HEIGHT, WIDTH)
 
 
 def test_threads_read_at_once(tmp_path):
     path = make(tmp_path / "a.mp4")
     truth = sequential(path)
     with ThreadPoolExecutor(8) as pool:
-        read = list(pool.map(lambda n: read_frames(path, [n, (n * 7) % FRAMES], "pyav"), range(FRAMES)))
+        read = list(pool.map(lambda n: read_frames(path, [n, (n * 7) % FRAMES]), range(FRAMES)))
     assert all(torch.equal(frames, truth[[n, (n * 7) % FRAMES]]) for n, frames in enumerate(read))
 
 
@@ -208,9 +206,9 @@ def test_files_are_closed(tmp_path):
     gc.disable()
     try:
         for _ in range(5):
-            read_frames(path, [3], "pyav")
+            read_frames(path, [3])
             with pytest.raises(ValueError, match="no frame 99"):
-                read_frames(path, [99], "pyav")
+                read_frames(path, [99])
             with pytest.raises(UnreadableError):
                 probe(cut)
         assert len(list(files.iterdir())) == before
@@ -222,7 +220,7 @@ def test_files_are_closed(tmp_path):
 
 
 def refused(path):
-    for attempt in (probe, lambda path: read_frames(path, [0, FRAMES - 1], "pyav")):
+    for attempt in (probe, lambda path: read_frames(path, [0, FRAMES - 1])):
         with pytest.raises(UnreadableError) as caught:
             attempt(path)
         message = str(caught.value)
@@ -254,9 +252,9 @@ def test_a_cut_file_without_an_index_keeps_what_is_there(tmp_path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
     frames = probe(path).frames
     assert 0 < frames < FRAMES
-    assert torch.equal(read_frames(path, range(frames), "pyav"), sequential(path)[:frames])
+    assert torch.equal(read_frames(path, range(frames)), sequential(path)[:frames])
     with pytest.raises(ValueError, match=f"{path} has {frames} frames and no frame {frames}"):
-        read_frames(path, [frames], "pyav")
+        read_frames(path, [frames])
 
 
 def test_sound_alone_is_refused(tmp_path):
@@ -274,7 +272,7 @@ def test_sound_alone_is_refused(tmp_path):
 def test_an_index_out_of_range_is_refused(tmp_path, index):
     path = make(tmp_path / "a.mp4")
     with pytest.raises(ValueError, match=f"a.mp4 has {FRAMES} frames and no frame {index}"):
-        read_frames(path, [0, index], "pyav")
+        read_frames(path, [0, index])
 
 
 def test_read_frames_asks_a_function_which_frames_are_wanted(tmp_path):
@@ -285,14 +283,14 @@ def test_read_frames_asks_a_function_which_frames_are_wanted(tmp_path):
         counted.append(count)
         return [count - 1, 7, 7]
 
-    assert torch.equal(read_frames(path, pick, "pyav"), truth[[FRAMES - 1, 7, 7]])
+    assert torch.equal(read_frames(path, pick), truth[[FRAMES - 1, 7, 7]])
     assert counted == [FRAMES]
 
 
 def test_read_frames_refuses_a_frame_that_a_function_made_up(tmp_path):
     path = make(tmp_path / "a.mp4")
     with pytest.raises(ValueError, match=f"a.mp4 has {FRAMES} frames and no frame {FRAMES}"):
-        read_frames(path, lambda count: [count], "pyav")
+        read_frames(path, lambda count: [count])
 
 
 # Folders of frames
@@ -329,69 +327,6 @@ def test_a_bad_frame_of_a_folder_is_named(folder):
     for number in (3, 4):
         with pytest.raises(UnreadableError, match=f"frame{number}.png cannot be read"):
             read_frames(folder, [0, number])
-
-
-# Backends
-
-
-@pytest.fixture
-def fresh():
-    video._torchcodec.cache_clear()
-    yield
-    video._torchcodec.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh")
-def test_without_torchcodec_auto_is_pyav(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchcodec", None)
-    monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)
-    path = make(tmp_path / "a.mp4")
-    assert torch.equal(read_frames(path, [5]), read_frames(path, [5], "pyav"))
-    with pytest.raises(ModuleNotFoundError, match="pip install torchcodec"):
-        read_frames(path, [5], "torchcodec")
-    with pytest.raises(ValueError, match="backend must be"):
-        read_frames(path, [5], "opencv")  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.usefixtures("fresh")
-def test_torchcodec_is_used_where_it_imports(tmp_path, monkeypatch):
-    class VideoDecoder:
-        def __init__(self, path, dimension_order, seek_mode):
-            assert (dimension_order, seek_mode) == ("NCHW", "exact")
-            if Path(path).read_bytes() == b"broken":
-                raise RuntimeError("Could not open\nlong trace")
-
-        def __len__(self):
-            return 9
-
-        def get_frames_at(self, indices):
-            data = torch.tensor(indices, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
-            return types.SimpleNamespace(data=data)
-
-    decoders = types.ModuleType("torchcodec.decoders")
-    decoders.__dict__["VideoDecoder"] = VideoDecoder
-    monkeypatch.setitem(sys.modules, "torchcodec", types.ModuleType("torchcodec"))
-    monkeypatch.setitem(sys.modules, "torchcodec.decoders", decoders)
-    path = tmp_path / "a.mp4"
-    path.write_bytes(b"fine")
-    assert read_frames(path, [8, 1])[:, 0, 0, 0].tolist() == [8, 1]
-    with pytest.raises(ValueError, match=r"a\.mp4 has 9 frames and no frame 9"):
-        read_frames(path, [9])
-    path.write_bytes(b"broken")
-    with pytest.raises(UnreadableError, match=r"a.mp4 cannot be read: Could not open$"):
-        read_frames(path, [0])
-    path.write_bytes(b"")
-    with pytest.raises(UnreadableError, match="it is empty"):
-        read_frames(path, [0])
-
-
-def test_real_torchcodec_gives_the_same_frames(tmp_path):
-    if video._torchcodec() is None:
-        pytest.skip("torchcodec cannot be imported")
-    path = make(tmp_path / "a.mp4")
-    asked = [30, 2, 2, 49]
-    difference = read_frames(path, asked, "torchcodec").int() - read_frames(path, asked, "pyav").int()
-    assert difference.abs().max() <= 2
 
 
 # Clips
@@ -437,9 +372,9 @@ def test_names_of_videos():
 def test_frames_that_are_too_large_or_too_many_are_refused(tmp_path, monkeypatch):
     path = make(tmp_path / "a.mp4")
     monkeypatch.setattr(video, "MAX_BYTES", 3 * 3 * WIDTH * HEIGHT)
-    assert read_frames(path, [0, 1, 2], "pyav").shape == (3, 3, HEIGHT, WIDTH)
+    assert read_frames(path, [0, 1, 2]).shape == (3, 3, HEIGHT, WIDTH)
     with pytest.raises(UnreadableError, match="cannot be read: 4 frames of 64 x 48 pixels are too many at once"):
-        read_frames(path, [0, 1, 2, 2], "pyav")
+        read_frames(path, [0, 1, 2, 2])
     monkeypatch.setattr(video, "MAX_FRAMES", FRAMES - 1)
     with pytest.raises(UnreadableError, match=f"it has more than {FRAMES - 1} frames"):
         probe(path)

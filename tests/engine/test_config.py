@@ -164,7 +164,7 @@ def test_load_of_an_empty_file_is_the_defaults(tmp_path):
         (b"seed: !!int ''\n", "is not YAML: "),
         (b"seed: 2001-99-99\n", "is not YAML: "),
         (b"seed: " + b"1" * 5000 + b"\n", "is not YAML: "),
-        (b"#" * (2**20 + 1), "is too long for settings"),
+        (b"#" * (2**20 + 1), "is too long: more than 1,048,576 bytes"),
     ],
     ids=[
         "open bracket",
@@ -576,6 +576,7 @@ def test_find_names_knows_all_weights_of_torchvision():
         ({"data.root": "nowhere"}, "nowhere is not a folder"),
         ({"data.root": "nowhere", "data.dataset": "shards"}, None),
         ({"data.root": "pipe:cat {shard}"}, "addresses are for data.dataset=shards"),
+        ({"data.root": "pipe:cat {shard}", "data.dataset": "shards"}, "only if you type it"),
         ({"data.root": "pictures", "data.dataset": "csv"}, "there is no file pictures/labels.csv"),
         ({"data.root": "pictures", "data.labels": "mine.csv"}, "there is no file pictures/mine.csv"),
         ({"model.weights": "pictures"}, None),

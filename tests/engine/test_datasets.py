@@ -14,12 +14,12 @@ from cgnl.engine.config import Config, Data, build, to_dict
 from cgnl.engine.datasets import (
     augmentation_in_training,
     dataset_name,
-    decided,
     open_dataset,
+    resolve_data,
     short_side_in_test,
-    view_in_test,
     view_in_training,
 )
+from cgnl.engine.tasks import TASKS
 
 
 def image(path: Path) -> Path:
@@ -189,7 +189,7 @@ def test_views_of_embedded_pictures_are_as_drawn(given):
     item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[EpochSample(2, 5)]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(0, 5).pixels)
-    item = EvalSet(dataset.test, view_in_test(data, "images"))[1]
+    item = EvalSet(dataset.test, TASKS["images"].view_in_test(data))[1]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(1, 1).pixels[None])
 
@@ -202,7 +202,7 @@ def test_views_of_embedded_clips_are_as_drawn(full):
     item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[EpochSample(2, 5)]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(0, 5).pixels)
-    item = EvalSet(dataset.test, view_in_test(data, "videos", full))[1]
+    item = EvalSet(dataset.test, TASKS["videos"].view_in_test(data, full))[1]
     assert item.pixels is not None
     assert torch.equal(item.pixels, truth(1, 1).pixels[None])
 
@@ -236,7 +236,7 @@ def test_view_in_training_takes_the_settings():
     ],
 )
 def test_view_in_test_takes_the_settings(data, kind, full, expected):
-    view = view_in_test(data, kind, full)
+    view = TASKS[kind].view_in_test(data, full)
     assert (view.size, view.short_side, view.clips, view.crops) == expected
     assert (view.frames, view.stride) == (32, 2)
 
@@ -252,7 +252,7 @@ def test_view_in_test_takes_the_settings(data, kind, full, expected):
 )
 def test_view_in_test_refuses_a_crop_that_cannot_fit(data, kind):
     with pytest.raises(ValueError, match=r"data\.test_short_side"):
-        view_in_test(data, kind)
+        TASKS[kind].view_in_test(data)
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ def test_view_in_test_refuses_a_crop_that_cannot_fit(data, kind):
     ids=str,
 )
 def test_short_side_in_test_follows_the_size(data, side):
-    assert short_side_in_test(data) == decided(data).test_short_side == side
-    assert build(to_dict(Config(data=decided(data)))).data.test_short_side == side
+    assert short_side_in_test(data) == resolve_data(data).test_short_side == side
+    assert build(to_dict(Config(data=resolve_data(data)))).data.test_short_side == side
 
 
 @pytest.mark.parametrize("kind", ["images", "videos"])
 def test_view_in_test_takes_a_crop_as_large_as_the_short_side(kind):
-    assert view_in_test(Data(root="x", test_size=256), kind).size == 256
+    assert TASKS[kind].view_in_test(Data(root="x", test_size=256)).size == 256
 
 
 @pytest.mark.parametrize("with_test", [False, True])

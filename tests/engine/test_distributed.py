@@ -20,7 +20,7 @@ from cgnl.engine import distributed
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TRAIN_SEED
-from cgnl.engine.distributed import current_rank, find_accelerator, master_address, noticing, watch
+from cgnl.engine.distributed import current_rank, find_accelerator, lost_ranks_as_sentences, master_address, watch
 from cgnl.engine.network import build_network
 from tests.engine.conftest import SETTINGS, normalized, options, table, weights
 from tests.engine.kills import fork
@@ -122,7 +122,9 @@ def fragile(self, *batch):
 Loop.backward = fragile
 sys.exit(main(["train", "parts", "name=fragile", *sys.argv[1:]]))
 """
-LOST = "cgnl train: another process of the run has ended or does not answer: the same command with --resume goes on\n"
+LOST = (
+    "cgnl train: another rank of the run has ended or does not respond: the same command with --resume continues it\n"
+)
 
 
 def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> str:
@@ -317,7 +319,7 @@ def test_torchrun_that_lost_a_machine_goes_on_by_itself(alone, tmp_path):
             machine.kill()
     assert [machine.returncode for machine in machines] == [0, -9], said
     folder = tmp_path / "fragile"
-    assert "it goes on from step 6" in (folder / "log.txt").read_text()
+    assert "it continues from step 6" in (folder / "log.txt").read_text()
     assert_near(weights(alone / "last.ckpt"), weights(folder / "last.ckpt"))
     assert_same_table(folder, alone)
 
@@ -372,15 +374,15 @@ def test_current_rank_under_slurm(monkeypatch, hosts, first):
         dist.DistStoreError("Timed out after 9 seconds waiting for clients"),
     ],
 )
-def test_noticing_says_that_a_process_was_lost(monkeypatch, error):
+def test_a_lost_rank_becomes_a_sentence(monkeypatch, error):
     monkeypatch.setattr(distributed, "_noticed", distributed.threading.Event())
-    with pytest.raises(ConnectionError, match="another process of the run has ended"), noticing():
+    with pytest.raises(ConnectionError, match="another rank of the run has ended"), lost_ranks_as_sentences():
         raise error
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), ValueError("gloo")])
-def test_noticing_leaves_other_errors_alone(error):
-    with pytest.raises(type(error), match=str(error)), noticing():
+def test_other_errors_stay_as_they_are(error):
+    with pytest.raises(type(error), match=str(error)), lost_ranks_as_sentences():
         raise error
 
 

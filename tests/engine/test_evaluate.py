@@ -195,5 +195,5 @@ def test_eval_says_how_far_it_is_without_disturbing_its_output(cgnl, run, monkey
     monkeypatch.setattr(Lines, "every", 0.0)
     folder = run().folder
     status, out, err = cgnl("eval", folder, "--json", "accelerator=cpu")
-    assert (status, err) == (0, "test: 6 of 6 pictures, 0 s left\n")
+    assert (status, err) == (0, "test: 6 of 6 images, 0 s left\n")
     assert json.loads(out)["tests"][0]["checkpoint"] == str(folder)

@@ -7,6 +7,7 @@ from cgnl import kernels
 from cgnl.engine.config import load
 from cgnl.engine.datasets import view_in_training
 from cgnl.engine.network import build_network, check_input
+from cgnl.engine.tasks import TASKS
 from cgnl.surgery import inserted
 from tests.engine.conftest import Tiny
 
@@ -74,7 +75,7 @@ def test_check_input_names_the_setting_to_change(settings, kind, samples, senten
     with torch.device("meta"):
         outline = build_network(config.model, 3)
     with pytest.raises(ValueError, match=rf"^{config.model.name} cannot .*{sentence}"):
-        check_input(outline, config.model.name, view_in_training(config.data), kind, samples)
+        check_input(outline, config.model.name, view_in_training(config.data), TASKS[kind], samples)
 
 
 @pytest.mark.parametrize(("size", "samples"), [(32, 0), (32, 2), (64, 1)])
@@ -82,4 +83,4 @@ def test_check_input_lets_norms_see_more_than_one_value(size, samples):
     config = load(None, {"data.root": "pictures", "data.size": size})
     with torch.device("meta"):
         outline = build_network(config.model, 3)
-    check_input(outline, "resnet18", view_in_training(config.data), "images", samples)
+    check_input(outline, "resnet18", view_in_training(config.data), TASKS["images"], samples)

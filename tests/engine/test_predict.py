@@ -12,6 +12,7 @@ from cgnl.data.sources import FileSource
 from cgnl.engine.checkpoint import open_trained, write
 from cgnl.engine.config import load, nest, to_dict
 from cgnl.engine.predict import find_samples, predict_samples
+from cgnl.engine.tasks import TASKS
 from tests.engine.conftest import (
     PICTURES,
     VIDEOS,
@@ -182,14 +183,14 @@ def test_predict_refuses_a_picture_for_a_network_of_videos(cgnl, videos, tmp_pat
     (file,) = write_pictures(tmp_path / "data", "a", 1)
     status, out, err = cgnl("predict", videos, file)
     assert (status, out) == (2, "")
-    assert err == f"cgnl predict: {file} is a picture, and the network was trained on videos\n"
+    assert err == f"cgnl predict: {file}: the network was trained on videos, not on images\n"
 
 
 def test_predict_refuses_a_video_for_a_network_of_pictures(cgnl, pictures, tmp_path):
     file = write_video(tmp_path / "a.avi", 3)
     status, out, err = cgnl("predict", pictures, file)
     assert (status, out) == (2, "")
-    assert err == f"cgnl predict: {file} is a video, and the network was trained on pictures\n"
+    assert err == f"cgnl predict: {file}: the network was trained on images, not on videos\n"
 
 
 @pytest.mark.parametrize(
@@ -223,14 +224,14 @@ def test_predict_names_a_missing_checkpoint(cgnl, tmp_path):
 
 @pytest.mark.parametrize("kind", ["images", "videos"])
 def test_find_says_that_a_folder_is_empty(tmp_path, kind):
-    with pytest.raises(ValueError, match=f"{tmp_path} holds no {'pictures' if kind == 'images' else 'videos'}"):
-        find_samples([tmp_path], kind)
+    with pytest.raises(ValueError, match=f"{tmp_path} holds no {'images' if kind == 'images' else 'videos'}"):
+        find_samples([tmp_path], TASKS[kind])
 
 
 def test_find_leaves_hidden_files_out(tmp_path):
     files = write_pictures(tmp_path / "data", "a", 1)
     files[0].with_name("._0.png").write_bytes(b"")
-    assert find_samples([tmp_path / "data"], "images") == files
+    assert find_samples([tmp_path / "data"], TASKS["images"]) == files
 
 
 def test_predict_of_a_trained_network_knows_its_classes(run, cgnl, tmp_path):

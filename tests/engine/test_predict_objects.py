@@ -1,10 +1,11 @@
+import json as json_module
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from cgnl.engine.predict_objects import Finding, draw, table
+from cgnl.engine.predict_objects import Finding, draw, drawn, image_ids, json, table
 
 SIDE, SCORES = 40, (0.9, 0.5, 0.3, 0.02, 0.0)
 
@@ -30,10 +31,38 @@ def test_draw_draws_all_that_was_found_and_nothing_else(count):
 
 def test_table_and_drawing_spell_out_control_characters(capsys):
     evil = replace(found(2), path=Path("a\x1b\n.png"), classes=("thing\x1b[31m\r", "lone\ud800"))
-    assert table(iter([evil])) == []
+    table([evil])
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == r"a\x1b\n.png: 2 found"
     assert second.startswith(r"   90.00%  thing\x1b[31m\r ")
     assert r"lone\ud800" in third
     pytest.importorskip("torchvision")
     draw(evil)
+
+
+def test_image_ids_are_the_numbers_of_the_names_if_all_have_one():
+    assert image_ids([Path("a/000000139.jpg"), Path("7.png")]) == [139, 7]
+    assert image_ids([Path("a/000000139.jpg"), Path("cat.png")]) == [0, 1]
+    assert image_ids([Path("a/1.jpg"), Path("b/1.jpg")]) == [0, 1]
+
+
+def test_json_and_table_have_every_object_of_what_could_be_read(capsys):
+    results = [found(2), Finding(Path("b.png"), 1, problem="b.png is empty"), found(1)]
+    table(results)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        *("a.png:", "90.00%", "50.00%"),
+        *("a.png:", "90.00%"),
+    ]
+    json(results)
+    assert [row["score"] for row in json_module.loads(capsys.readouterr().out)] == [0.9, 0.5, 0.9]
+
+
+def test_drawn_gives_each_image_a_file_of_its_own(tmp_path):
+    pytest.importorskip("torchvision")
+    findings = [
+        found(1),
+        replace(found(2), path=Path("other/a.png"), image_id=7),
+        Finding(Path("b.png"), 2, problem=""),
+    ]
+    assert list(drawn(iter(findings), tmp_path / "new")) == findings
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a-7.png", "a.png"]

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from cgnl.engine import config
 from cgnl.engine.config import SYNTHETIC, Model, build, recipes, to_yaml
-from cgnl.engine.datasets import decided
+from cgnl.engine.datasets import resolve_data
 from cgnl.engine.network import build_network
 
 load = functools.cache(config.load)
@@ -80,7 +80,7 @@ def test_recipe_differs_from_its_dataset_in_the_network_alone(recipe):
 
 @pytest.mark.parametrize("dataset", SEEN)
 def test_recipe_sees_samples_as_the_paper_does(dataset):
-    data = decided(load(f"base_{dataset}").data)
+    data = resolve_data(load(f"base_{dataset}").data)
     seen = (data.dataset, data.size, data.test_size, data.test_short_side, data.test_clips, data.test_crops)
     assert seen == SEEN[dataset]
     assert (data.area, data.flip, data.frames, data.stride) == ((0.08, 1.25), True, 32, 2)
@@ -91,7 +91,7 @@ def test_recipe_sees_samples_as_the_paper_does(dataset):
 )
 def test_recipe_of_another_size_is_tested_at_a_side_that_follows(recipe, size, side):
     data = config.load(recipe, {"data.size": size}).data
-    assert decided(data).test_short_side == side
+    assert resolve_data(data).test_short_side == side
 
 
 @pytest.mark.parametrize("dataset", SEEN)
@@ -125,7 +125,11 @@ def test_recipe_of_a_head_differs_from_its_dataset_in_the_network_alone(recipe):
     assert dataclasses.replace(loaded, model=base.model) == base
     assert (loaded.model.head, loaded.model.reduced) == ("covariance", 256)
     assert loaded.model.block == ("cgnl" if recipe.endswith("cgnl1") else None)
-    assert (loaded.optim.batch_size, loaded.optim.new_layers, decided(loaded.data).test_short_side) == (64, 5.0, 512)
+    assert (loaded.optim.batch_size, loaded.optim.new_layers, resolve_data(loaded.data).test_short_side) == (
+        64,
+        5.0,
+        512,
+    )
     epochs = loaded.optim.warmup_epochs + loaded.optim.epochs
     assert epochs == (20 if recipe.startswith("pets") else 40)
 
@@ -145,7 +149,7 @@ NETWORKS = networks()
 
 def test_recipe_for_coco_learns_and_sees_as_is_usual():
     loaded = load("coco_maskrcnn_r50")
-    optim, data = loaded.optim, decided(loaded.data)
+    optim, data = loaded.optim, resolve_data(loaded.data)
     assert optim.lr is not None
     assert optim.lr * optim.batch_size / 256 == 0.02
     assert (optim.batch_size, optim.epochs, optim.drops, optim.warmup_steps) == (16, 12, (8, 11), 500)

@@ -21,7 +21,7 @@ from cgnl.engine.config import load, read_recipe
 from cgnl.engine.datasets import open_dataset, with_defaults
 from cgnl.engine.loop import Loop
 from cgnl.engine.tasks import Images
-from cgnl.engine.train import fitting_batch, resolved, train
+from cgnl.engine.train import choose_batch_size, resolve, train
 from tests.engine.conftest import (
     AUGMENTED,
     PICTURES,
@@ -143,7 +143,7 @@ def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, n
         assert signal.getsignal(number) is handler
         folder = tmp_path / f"{k}" / "run"
         assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == k + 1
-        assert "--resume goes on" in (folder / "log.txt").read_text()
+        assert "--resume continues" in (folder / "log.txt").read_text()
         assert_same_run(run(resume=True, runs=tmp_path / f"{k}", **settings), whole)
 
 
@@ -221,7 +221,7 @@ def test_train_writes_results(run):
 def test_train_ends_with_a_command_that_a_shell_reads(run):
     folder = run(name="CUB ünï run").folder
     line = next(line for line in (folder / "log.txt").read_text().splitlines() if "try it: " in line)
-    assert shlex.split(line.partition("try it: ")[2]) == ["cgnl", "predict", str(folder / "last.ckpt"), "PICTURE"]
+    assert shlex.split(line.partition("try it: ")[2]) == ["cgnl", "predict", str(folder / "last.ckpt"), "IMAGE"]
 
 
 def test_train_never_writes_over_another_run(run):
@@ -534,14 +534,14 @@ def test_train_learns(run):
 def test_resolved_refuses_a_network_for_another_kind(dataset, name, words):
     config = load(None, {"data": {"dataset": dataset}, "model.name": name})
     with pytest.raises(ValueError, match=f"^model.name = {name} does not fit {dataset}, {words}$"):
-        resolved(config, open_dataset(config.data))
+        resolve(config, open_dataset(config.data))
 
 
 def test_resolved_refuses_a_single_class(tmp_path):
     write_pictures(tmp_path / "only", classes="a", count=4)
     config = load(None, {"data.root": str(tmp_path / "only")})
     with pytest.raises(ValueError, match=r"has one class, a, and nothing to tell it from$"):
-        resolved(config, open_dataset(config.data))
+        resolve(config, open_dataset(config.data))
 
 
 @pytest.mark.parametrize("limit", [None, 1])
@@ -550,7 +550,7 @@ def test_resolved_refuses_an_empty_class_as_data_check_does(tmp_path, limit):
     (tmp_path / "only" / "b").mkdir()
     config = load(None, {"data.root": str(tmp_path / "only"), "data.limit": limit})
     with pytest.raises(ValueError, match=r"is not usable: no training sample of class b$"):
-        resolved(config, open_dataset(config.data))
+        resolve(config, open_dataset(config.data))
     with pytest.raises(ValueError, match=r"is not usable: no readable training sample for class b$"):
         data_command("check", str(tmp_path / "only"))
 
@@ -560,28 +560,28 @@ def test_resolved_refuses_to_mix_a_single_sample(name):
     settings = {f"data.{name}": 0.4, "optim.batch_size": 4, "optim.accumulate": 4}
     config = load("parts", settings)
     with pytest.raises(ValueError, match=rf"^data\.{name} = 0\.4 needs at least two samples at a time"):
-        resolved(config, open_dataset(config.data))
+        resolve(config, open_dataset(config.data))
     config = load("parts", settings | {"optim.accumulate": 2})
-    assert getattr(resolved(config, open_dataset(config.data)).data, name) == 0.4
+    assert getattr(resolve(config, open_dataset(config.data)).data, name) == 0.4
 
 
 def test_resolved_names_a_run_by_dataset_network_and_block():
     config = load("parts", {"model.name": None})
-    assert resolved(config, open_dataset(config.data)).name == "parts_resnet18_cgnl1"
+    assert resolve(config, open_dataset(config.data)).name == "parts_resnet18_cgnl1"
     config = load("actions", {"model.name": None, "model.block": None})
-    assert resolved(config, open_dataset(config.data)).name == "actions_c2d_resnet18_plain"
+    assert resolve(config, open_dataset(config.data)).name == "actions_c2d_resnet18_plain"
 
 
 @pytest.mark.parametrize(("count", "world", "accumulate", "batch"), [(24, 1, 1, 8), (7, 1, 1, 7), (7, 2, 2, 4)])
-def test_fitting_batch_takes_what_there_is_in_equal_shares(count, world, accumulate, batch):
+def test_choose_batch_size_takes_what_there_is_in_equal_shares(count, world, accumulate, batch):
     settings = {"optim.batch_size": 8, "optim.accumulate": accumulate, "devices": world}
-    assert fitting_batch(load(None, settings), count) == batch
+    assert choose_batch_size(load(None, settings), count) == batch
 
 
 @pytest.mark.parametrize(("count", "world", "message"), [(24, 3, "does not divide"), (3, 4, "divided into 4 shares")])
-def test_fitting_batch_refuses_unequal_shares(count, world, message):
+def test_choose_batch_size_refuses_unequal_shares(count, world, message):
     with pytest.raises(ValueError, match=message):
-        fitting_batch(load(None, {"optim.batch_size": 8, "devices": world}), count)
+        choose_batch_size(load(None, {"optim.batch_size": 8, "devices": world}), count)
 
 
 def test_train_takes_all_samples_where_they_are_fewer_than_a_batch(run):

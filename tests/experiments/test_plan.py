@@ -37,7 +37,7 @@ def test_plan_makes_a_run_of_each_split(toy, tmp_path):
     ("table", "scale", "settings", "reason"),
     [
         ("cub", "paper", {}, "data.root must say where cub is"),
-        ("coco", "embedded", {}, "no pictures with objects are embedded"),
+        ("coco", "embedded", {}, "no images with objects are embedded"),
         ("cub", "small", {"data.root": "nowhere"}, "nowhere"),
     ],
 )
@@ -140,7 +140,7 @@ def test_scale_settings_of_embedded_need_nothing():
 
 
 def test_scale_settings_of_embedded_refuse_objects():
-    with pytest.raises(ValueError, match="no pictures with objects are embedded"):
+    with pytest.raises(ValueError, match="no images with objects are embedded"):
         scale_settings(TABLES["coco"].rows[0], "embedded")
 
 

@@ -65,7 +65,7 @@ def test_markdown_says_how_and_what_not(summary):
 def test_markdown_says_what_is_drawn_in_place_of_the_paper_s(row, dataset, said):
     config = row.config({"data.dataset": dataset})
     lines = (Line(row, {0: Outcome(0, 1, {"top1": 80.0}, 1.0, config)}, config, ""),)
-    assert ("These are drawn pictures" in markdown(Summary("t", Table("T", (row,)), lines, (), ()))) == said
+    assert ("These are synthetic images" in markdown(Summary("t", Table("T", (row,)), lines, (), ()))) == said
 
 
 def test_markdown_has_pairs_and_whether_attention_matters(summary):

@@ -15,20 +15,21 @@ from torch import nn
 
 import cgnl
 from cgnl.data.transforms import Box
+from cgnl.data.video import write_video
 from cgnl.explain import Map, attention
 from cgnl.explain.figure import (
     FADED,
     LARGEST,
+    RATE,
     Row,
     draw,
     fit,
     frames,
+    mark_border,
     outline,
     paint,
     save,
     shrink,
-    with_border,
-    write_video,
 )
 from cgnl.explain.inputs import FileInput, whole_input
 from cgnl.explain.verdict import Verdict
@@ -126,11 +127,11 @@ def test_paint_border_and_fit_keep_to_the_view():
     painted = paint(picture, row.seen, torch.zeros_like)
     assert (painted == 0).nonzero().aminmax(dim=0).min.tolist() == [0, 4, 60]
     assert (painted == 0).nonzero().aminmax(dim=0).max.tolist() == [2, 35, 107]
-    changed = (with_border(picture, row.seen) != picture).any(0)
+    changed = (mark_border(picture, row.seen) != picture).any(0)
     assert (changed.sum(), changed[4].sum(), changed[5].sum()) == (2 * 48 + 2 * 30, 48, 2)
     assert fit(row.seen.original, 1, 10).shape == (3, 10, 30)
     whole = whole_input(picture)
-    assert torch.equal(with_border(picture, whole), picture)
+    assert torch.equal(mark_border(picture, whole), picture)
 
 
 def test_large_pictures_are_drawn_on_a_smaller_copy():
@@ -202,7 +203,7 @@ def test_frames_are_all_frames_with_every_map(tmp_path):
     assert green.flatten(1).any(1).tolist() == [False, False, True, False]
     y, x = green[2].nonzero().amin(0).tolist(), green[2].nonzero().amax(0).tolist()
     assert (y, x) == ([18 + 48, 96], [18 + 95, 143])
-    write_video(pictures[:, :, :-1, :-1], tmp_path / "a.mp4")
+    write_video(pictures[:, :, :-1, :-1], RATE, tmp_path / "a.mp4")
     with av.open(str(tmp_path / "a.mp4")) as container:
         back = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert (len(back), back[0].shape) == (4, (18 + height, 5 * width, 3))

@@ -44,7 +44,7 @@ def test_export_onnx_of_a_network_of_clips_predicts_as_the_checkpoint(cgnl, chec
     same_answers(cgnl("predict", out, *folders, "--json")[1], cgnl("predict", path, *folders, "--json")[1])
     status, _, err = cgnl("predict", out, *write_pictures(tmp_path / "pictures", "a", 1))
     assert status == 2
-    assert "is a picture, and the network was trained on videos" in err
+    assert "the network was trained on videos, not on images" in err
 
 
 def test_export_program_holds_its_card(cgnl, checkpoint, tmp_path):

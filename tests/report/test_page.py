@@ -79,7 +79,7 @@ def test_shown_is_enlarged_and_marked(looked, style):
 
 
 def test_shown_picture_is_the_picture(looked, picture):
-    found = page.shown(looked, style="picture")
+    found = page.shown(looked, style="image")
     assert torch.equal(found[:, 5 : 11 * 15 : 11, 5::11], read_picture(picture)[:, :15])
 
 
@@ -145,7 +145,7 @@ def test_clip_has_frames(checkpoint, tmp_path):
     assert looked.frames == 4
     assert looked.at == (4 + 8, 8, 1)  # four frames in the middle of six
     assert looked.row().seen.frames == (1, 2, 3, 4)
-    pictures = [page.shown(looked, style="picture", frame=t) for t in range(4)]
+    pictures = [page.shown(looked, style="image", frame=t) for t in range(4)]
     assert [bool((p == torch.tensor([0, 224, 0])[:, None, None]).all(0).any()) for p in pictures] == [True] + [
         False
     ] * 3

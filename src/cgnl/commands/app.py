@@ -14,7 +14,7 @@ def app(
     port: Annotated[int, "> 0", "<= 65535"] | None = None,
     device: str = "auto",
 ) -> None:
-    """Serve a page: drop in a picture or a clip, click on it, and see what the network attends to from there.
+    """Serve a page: drop in an image or a clip, click on it, and see what the network attends to from there.
 
     Args:
         checkpoint: a run folder, or the last.ckpt or best.ckpt in it.

@@ -82,7 +82,7 @@ def bench(
             "path/to/file.py:Class(C, inner, groups=8)", where C, inner, groups, ndim and N have the values of this run.
             Separated by commas (block).
         csv: append the rows to this file.
-        plot: draw the rows into this picture.
+        plot: draw the rows into this figure.
         seconds: spent on repetitions of each row.
     """
     given = dict(locals())

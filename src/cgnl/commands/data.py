@@ -63,7 +63,7 @@ def data(
         shard_cache: check, pack: folder for the shards of an address or command.
         recipe: show: recipe of the training, by name or file. If not given: as for cgnl train.
         epoch: show: the epoch whose first batch is drawn, from 1 on.
-        output: (-o) show: a picture (png, jpg, webp).
+        output: (-o) show: an image (png, jpg, webp).
         settings: show: those of the training, as in: cgnl data show my_birds data.augment=rand data.mixup=0.2
     """
     if action not in WORDS:

@@ -38,17 +38,17 @@ def explain(
 
     Args:
         checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
-        file: a picture, a video, or a folder of frames.
+        file: an image, a video, or a folder of frames.
         at: reference position x,y or, in a video, x,y,frame in pixels of the file; the middle unless given. For a
             position that a test does not see, the network gets a view around it.
-        output: (-o) a picture (png, jpg, pdf, svg) or, for clips, a video (mp4).
+        output: (-o) an image (png, jpg, pdf, svg) or, for clips, a video (mp4).
         compare: another checkpoint, drawn below the first.
         block: dotted name of the block; the last one of the network unless given.
         group: only channels of this group.
         by_group: one column for each group, summed over its channels.
         columns: number of channels, those with the largest range; for a head, number of pairs.
         threshold: patches are related where a map, scaled to [0, 1] by its own range, reaches this value.
-        heat: draw the maps as colours over the picture.
+        heat: draw the maps as colours over the image.
         grad_cam: also draw Grad-CAM of the predicted class.
         head: show the second-order head instead of a block; the default for networks without blocks.
         save: write maps and factors of each network to this file (npz).
@@ -75,8 +75,8 @@ def explain(
     rows, arrays = [], {}
     for number, path in enumerate(paths, 1):
         trained = open_trained(path)
-        if video and trained.kind != "videos":
-            raise ValueError(f"{output} is a video, and the network was trained on pictures: give a .png")
+        if video and not trained.task.has_frames:
+            raise ValueError(f"{output} is a video, and the network was trained on images: give a .png")
         network = trained.network.to(find_device(device))
         seen = read_input(trained, file)
         options = {"at": position, "block": block, "group": group, "by_group": by_group}

@@ -48,7 +48,7 @@ def export(checkpoint: str, out: str) -> None:
     if beside is not None:
         write_text(beside, json.dumps(card, indent=2))
         written.append(str(beside))
-    is_backbone = trained.kind == "objects" and target.suffix in (".onnx", ".pt2")
+    is_backbone = not trained.task.classifies and target.suffix in (".onnx", ".pt2")
     part = ": the backbone, from normalised pixels to features" if is_backbone else ""
     size = f", for {format_shape(agreement.shapes[0][1:])} alone" if agreement.one_size else ""
     say(f"{' and '.join(written)} written, {len(content) / 2**20:.1f} MiB{part}{size}")

@@ -3,7 +3,7 @@
 import csv as csv_module
 import json as json_module
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,9 +53,9 @@ def predict(
     from ..models.device import find_device
 
     trained = open_onnx(checkpoint) if is_onnx else open_trained(checkpoint)
-    paths = find_samples(files, trained.kind)
+    paths = find_samples(files, trained.task)
     source = FileSource.of_files(paths, trained.kind)
-    if trained.kind == "objects":
+    if not trained.task.classifies:
         if csv:
             raise ValueError("objects are printed in words or as --json, not as --csv")
         from ..engine import predict_objects
@@ -65,48 +65,49 @@ def predict(
         results = predict_objects.find_objects(trained, source, find_device(device), lowest)
         if draw is not None:
             results = predict_objects.drawn(results, Path(draw))
-        failed = (predict_objects.json if json else predict_objects.table)(results)
+        write = predict_objects.json if json else predict_objects.table
     else:
         if draw is not None or threshold is not None:
             raise ValueError(f"--draw and --threshold are for detectors: {checkpoint} classifies {trained.kind}")
         results = predict_samples(trained, source, top, device)
-        failed = (_print_json if json else _print_csv if csv else _print_table)(results)
+        write = _print_json if json else _print_csv if csv else _print_table
+    failed: list[str] = []
+    write(_noting(results, failed))
     for sentence in failed:
         say(f"cgnl predict: {sentence}", error=True)
     if failed:
         raise ValueError(f"{len(failed)} of {len(paths)} could not be read")
 
 
-def _print_table(results: Iterable["FilePrediction"]) -> list[str]:
-    """Print predictions as they come; return the problems."""
-    problems = []
+def _noting(results: Iterable[Any], failed: list[str]) -> Iterator[Any]:
+    """The same results; the sentences on what could not be read are added to ``failed``."""
     for r in results:
         if r.problem:
-            problems.append(r.problem)
+            failed.append(r.problem)
+        yield r
+
+
+def _print_table(results: Iterable["FilePrediction"]) -> None:
+    for r in results:
+        if r.problem:
             continue
         say(r.path)
         for name, probability in zip(r.classes, r.probabilities, strict=True):
             say(f"  {probability:7.2%}  {printable(name)}")
-    return problems
 
 
-def _print_json(results: Iterable["FilePrediction"]) -> list[str]:
+def _print_json(results: Iterable["FilePrediction"]) -> None:
     rows: list[dict[str, Any]] = []
     for r in results:
         pairs = zip(r.classes, r.probabilities, strict=True)
         top = [{"class": name, "probability": probability} for name, probability in pairs]
         rows.append({"file": str(r.path)} | ({"problem": r.problem} if r.problem else {"top": top}))
     print(json_module.dumps(rows, indent=2))
-    return [row["problem"] for row in rows if "problem" in row]
 
 
-def _print_csv(results: Iterable["FilePrediction"]) -> list[str]:
-    problems = []
+def _print_csv(results: Iterable["FilePrediction"]) -> None:
     writer = csv_module.writer(sys.stdout)
     writer.writerow(("file", "rank", "class", "probability"))
     for r in results:
-        if r.problem:
-            problems.append(r.problem)
         for rank, (name, probability) in enumerate(zip(r.classes, r.probabilities, strict=True), start=1):
             writer.writerow((escape(r.path), rank, escape(name), f"{probability:.6f}"))
-    return problems

@@ -65,7 +65,7 @@ def reproduce(
             finished = work(workers)
             _write(list(selected), folder)
             if not finished:
-                say("not all runs have ended: the same command goes on")
+                say("not all runs have ended: the same command continues")
                 raise SystemExit(STOPPED)
     elif fill is None:
         _list_tables()

@@ -19,7 +19,7 @@ from .transforms import MEAN, generator
 FILL = [round(255 * mean) for mean in MEAN]
 """The colour of erased boxes, and of what a rotation leaves empty: zero for the network."""
 SAMPLE, MIX = -1, -2
-"""In place of an epoch, so that no crop or order is drawn from the same numbers."""
+"""Stand for the epoch in a seed, so that augmentation does not draw the same numbers as crops."""
 
 
 class Mix(NamedTuple):

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..text import counted
 from .detection import read_scene
@@ -14,6 +15,14 @@ from .video import probe
 
 AT_ONCE = 1024
 """Files queued for the threads at a time, so that a large dataset takes little memory."""
+
+
+class Size(NamedTuple):
+    """Of a sample that can be read."""
+
+    height: int
+    width: int
+    frames: int
 
 
 @dataclass(frozen=True)
@@ -53,11 +62,11 @@ def check(index: DatasetIndex, min_frames: int = 1, workers: int = 2) -> Report:
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(once), AT_ONCE):
             some = once[start : start + AT_ONCE]
-            for sample, result in zip(some, pool.map(lambda s: _count_frames(s, index.kind), some), strict=True):
+            for sample, result in zip(some, pool.map(lambda s: measure(s, index.kind), some), strict=True):
                 if isinstance(result, str):
                     unreadable[sample.path] = result
-                elif index.kind == "videos" and result < min_frames:
-                    short[sample.path] = result
+                elif index.has_clips and result.frames < min_frames:
+                    short[sample.path] = result.frames
     return Report(
         count_labels(index), unreadable, short, index.problems, find_faults(index, count_labels(index, unreadable))
     )
@@ -68,8 +77,7 @@ def table(index: DatasetIndex, report: Report, min_frames: int) -> Iterator[str]
     readable = count_labels(index, report.unreadable)
     yield f"{counted(len(index.classes), 'class')} of {index.kind}"
     yield ""
-    what = "objects" if index.kind == "objects" else "samples"
-    yield f"{'split':10} {what:>10} {'readable':>10}   fewest in a class, most in a class"
+    yield f"{'split':10} {index.unit + 's':>10} {'readable':>10}   fewest in a class, most in a class"
     for split, counts in report.counts.items():
         fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
         yield (
@@ -84,17 +92,18 @@ def table(index: DatasetIndex, report: Report, min_frames: int) -> Iterator[str]
     yield from ["", *lines] if lines else []
 
 
-def _count_frames(sample: Sample | Scene, kind: Kind) -> int | str:
-    """The number of frames of a sample, or why it cannot be read."""
+def measure(sample: Sample | Scene, kind: Kind) -> Size | str:
+    """The size of a sample, or why it cannot be read."""
     try:
         if kind == "videos":
-            return probe(sample.path).frames
-        read_scene(sample) if isinstance(sample, Scene) else read_image(sample.path)
+            info = probe(sample.path)
+            return Size(info.height, info.width, info.frames)
+        pixels = read_scene(sample) if isinstance(sample, Scene) else read_image(sample.path)
+        return Size(*pixels.shape[1:], frames=1)
     except UnreadableError as error:
         return str(error)
     except OSError as error:
         return str(UnreadableError(sample.path, error))
-    return 1
 
 
 def count_labels(index: DatasetIndex, without: Container[File] = ()) -> dict[str, dict[str, int]]:
@@ -108,9 +117,9 @@ def count_labels(index: DatasetIndex, without: Container[File] = ()) -> dict[str
 
 def find_faults(index: DatasetIndex, readable: dict[str, dict[str, int]]) -> tuple[str, ...]:
     """Why these readable samples are not enough."""
-    what = "object" if index.kind == "objects" else "sample"
-    faults = [f"split {split} has no readable {what}" for split, counts in readable.items() if not any(counts.values())]
-    if index.kind == "objects":  # a single class can be detected, and a rare one may be missing
+    bare = [split for split, counts in readable.items() if not any(counts.values())]
+    faults = [f"split {split} has no readable {index.unit}" for split in bare]
+    if index.is_detection:  # a single class can be detected, and a rare one may be missing
         return tuple(faults)
     empty = [name for name, count in readable.get("train", {}).items() if not count]
     if 0 < len(empty) < len(index.classes):

@@ -23,7 +23,7 @@ CLASSES = {"person": 24, "rider": 25, "car": 26, "truck": 27, "bus": 28, "train"
 NOT_DRAWN = ("license plate",)
 """Labels that hide nothing: Cityscapes' own tools do not draw them."""
 MOST_OBJECTS, MOST_CORNERS = 2000, 100_000
-"""Most objects of a picture, and corners of all of them: Cityscapes has a few hundred, with thousands."""
+"""Most objects of an image, and corners of all of them: Cityscapes has a few hundred, with thousands."""
 SMALLEST = 4
 """Fewest visible pixels of an object."""
 SECONDS = 10.0
@@ -93,7 +93,7 @@ def _convert_split(root: Path, out: Path, split: str, say: Callable[[str], None]
     found = sorted((root / "leftImg8bit" / split).glob("*/*_leftImg8bit.*"))
     files = [path for path in found if is_image_file(path)]
     if not files:
-        raise ValueError(f"{root / 'leftImg8bit' / split} holds no pictures such as CITY/NAME_leftImg8bit.png")
+        raise ValueError(f"{root / 'leftImg8bit' / split} holds no images such as CITY/NAME_leftImg8bit.png")
     done, images, annotations = Converted(), [], []
     (out / split).mkdir(parents=True)
     said = time.monotonic()
@@ -115,7 +115,7 @@ def _convert_split(root: Path, out: Path, split: str, say: Callable[[str], None]
             annotations.append(row | {"iscrowd": int(region.is_crowd), **_describe_mask(region, height, width)})
         _link(file, out / split / file.name)
         if (now := time.monotonic()) - said >= SECONDS or number == len(files):
-            say(f"{split}: {number:,} of {len(files):,} pictures")
+            say(f"{split}: {number:,} of {len(files):,} images")
             said = now
     categories = [{"id": number, "name": name} for name, number in CLASSES.items()]
     content = json.dumps({"images": images, "annotations": annotations, "categories": categories})

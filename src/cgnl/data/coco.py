@@ -162,7 +162,7 @@ def _images(source: Path, content: dict[str, Any], folder: Path) -> dict[int, di
     images: dict[int, dict[str, Any]] = {}
     for row in content["images"]:
         if not _is_id(row.get("id")) or not isinstance(row.get("file_name"), str):
-            raise ValueError(f"{source} has a picture without an id and a file_name: {row}")
+            raise ValueError(f"{source} has an image without an id and a file_name: {row}")
         if row["id"] in images:
             raise ValueError(f"{source} lists image {row['id']} twice")
         if not all(_is_id(row.get(side)) and row[side] > 0 for side in ("height", "width")):
@@ -179,14 +179,14 @@ def make_object(row: dict[str, Any], label: int, height: int, width: int) -> tup
         return None, f"has a box that is not four numbers: {box}"
     x, y, w, h = map(float, box)
     if min(min(x + w, width) - max(x, 0), min(y + h, height) - max(y, 0)) < SMALLEST:
-        return None, f"has a box without area in its picture of {width} x {height}: {box}"
+        return None, f"has a box without area in its image of {width} x {height}: {box}"
     fault = None
     if isinstance(shape, list) and shape and all(isinstance(polygon, list) for polygon in shape):
         valid = [p for p in shape if _is_polygon(p) and _is_near(p, height, width)]
         if len(valid) < len(shape):
             wrong = next(p for p in shape if p not in valid)
             fault = (
-                f"has a polygon {'far outside its picture' if _is_polygon(wrong) else f'of {len(wrong) / 2:g} points'}"
+                f"has a polygon {'far outside its image' if _is_polygon(wrong) else f'of {len(wrong) / 2:g} points'}"
             )
         if not valid:
             return None, fault

@@ -142,7 +142,7 @@ def aspect_groups(scenes: Sequence[Scene]) -> list[int]:
 
 
 def _batch(found: Sequence[tuple[tuple[Tensor, Target] | None, int, tuple[str, ...]]]) -> DetectionBatch:
-    """Pack what ``first_readable`` found."""
+    """Pack what ``read_first`` found."""
     images = [row[0] for row, _, _ in found if row is not None]
     targets = [row[1] for row, _, _ in found if row is not None]
     return DetectionBatch(

@@ -112,6 +112,21 @@ class DatasetIndex:
     ids: tuple[int, ...] = ()
     """COCO's category_id of each class."""
 
+    @property
+    def is_detection(self) -> bool:
+        """Whether its samples are scenes of objects."""
+        return self.kind == "objects"
+
+    @property
+    def has_clips(self) -> bool:
+        """Whether its samples are video files or folders of frames."""
+        return self.kind == "videos"
+
+    @property
+    def unit(self) -> str:
+        """What has a label."""
+        return "object" if self.is_detection else "sample"
+
 
 def hold_out(index: DatasetIndex, share: float) -> DatasetIndex:
     """Move a share of each class (of all images if they hold objects) from train to test, but never all of it.
@@ -184,7 +199,7 @@ def walk(root: Path, ignored: set[str] | None = None) -> Iterator[Folder]:
 
 
 def name_splits(found: Mapping[str, T]) -> dict[str, T]:
-    """What was found for each split: the first to test on is called ``test``, and empty ones are left out."""
+    """Name the splits: the first of ``TEST_FOLDERS`` that was found is called ``test``. Empty ones are left out."""
     splits = {"train": found["train"]}
     for name in TEST_FOLDERS:
         if found.get(name):
@@ -203,6 +218,13 @@ def find_untrained(index: DatasetIndex) -> tuple[str, ...]:
     """The classes without a training sample."""
     trained = {label for sample in index.splits["train"] for label in sample.labels}
     return tuple(name for label, name in enumerate(index.classes) if label not in trained)
+
+
+def decide_kind(source: object, image: object, video: object) -> Kind:
+    """Whether a dataset is of images or of videos, by one of each if there is one; it may not be of both."""
+    if image and video:
+        raise ValueError(f"{source} mixes images ({image}) and videos ({video})")
+    return "videos" if video else "images"
 
 
 def name_some(names: Sequence[str], most: int = 3) -> str:

@@ -92,7 +92,7 @@ class View:
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
-    """Join uint8 tensors of any shapes to one row: a single tensor is quicker to hand over than many."""
+    """Join uint8 tensors of any shapes to one row, because workers send one tensor faster than many."""
     return torch.cat([t.flatten() for t in tensors]) if tensors else torch.empty(0, dtype=torch.uint8)
 
 
@@ -188,17 +188,17 @@ class EvalSet(Dataset[Item]):
         return Item(pixels, self.source.label(index), index, problems)
 
     def _views(self, index: int) -> Tensor:
-        view, is_image = self.view, self.source.kind == "images"
+        view = self.view
         pixels = self.source.read(index, self._frames)
         height, width = pixels.shape[-2:]
         if view.size is not None:
-            pixels = spread_crops(pixels, view.size, view.short_side, 1 if is_image else view.crops)
+            pixels = spread_crops(pixels, view.size, view.short_side, view.crops)
         elif height * width > MAX_UNCROPPED_SIDE**2:
             reason = f"{width} x {height} pixels are too many for a network that sees files as they are"
             raise UnreadableError(self.source.name(index), reason)
         else:
             pixels = pixels[None]
-        if is_image:
+        if pixels.ndim == 4:  # an image
             return pixels
         return pixels.unflatten(1, (view.clips, view.frames)).flatten(0, 1)  # [crops * clips, T, 3, H, W]
 
@@ -242,7 +242,7 @@ class TrainBatchSampler(Sampler[list[EpochSample]]):
         return self.count // self.batch_size * self.accumulate
 
     def __len__(self) -> int:
-        """Of the whole run, wherever it begins."""
+        """Batches of the whole run, with those before ``first``."""
         return self.epochs * self.batches_per_epoch
 
     def __iter__(self) -> Iterator[list[EpochSample]]:
@@ -300,7 +300,7 @@ def group_batches(order: Sequence[int], groups: Sequence[int], batch_size: int) 
 
 
 class EvalBatches(BatchSampler):
-    """Every sample once, in order: each rank takes its own, and none is repeated to even them out."""
+    """Every sample once, in order: each of n ranks takes every n-th, without padding."""
 
     def __init__(self, count: int, batch_size: int, rank: int = 0, world: int = 1):
         super().__init__(range(rank, count, world), batch_size, drop_last=False)
@@ -336,8 +336,13 @@ def make_loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bo
     )
 
 
+def count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _outlive_signals(_: int) -> None:
-    """Signals reach every process: the main one handles them, and needs its workers a moment longer."""
+    """Keep a worker alive for a second after a signal, which the main process handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.setitimer(signal.ITIMER_REAL, 1))
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))

@@ -49,7 +49,7 @@ def pack(
     """
     if shard_mib <= 0:
         raise ValueError(f"shard_mib = {shard_mib} must be more than 0")
-    if index.kind == "objects":
+    if index.is_detection:
         raise ValueError(f"{root} holds objects, and shards hold images or clips with one class each")
     folders = [s.path for samples in index.splits.values() for s in samples if s.path.is_dir()]
     if folders:

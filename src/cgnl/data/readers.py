@@ -19,6 +19,7 @@ from .index import (
     DatasetIndex,
     Kind,
     Sample,
+    decide_kind,
     is_image_file,
     is_video_file,
     name_some,
@@ -302,7 +303,8 @@ def labelled(root: Path | str, labels: str | None = None) -> DatasetIndex:
             raise ValueError(f"{source}, line {number}: {row['file']} is both {both}")
     classes = sort_classes({label for label, _ in rows.values()})
     kinds: dict[Path, Kind | None] = {path: "videos" if path.is_dir() else _kind(path) for path in rows}
-    kind = _one_kind(source, kinds)
+    image, video = (next((path for path, kind in kinds.items() if kind == k), None) for k in ("images", "videos"))
+    kind = decide_kind(source, image, video)
     listed = {split: [(p, label) for p, (label, s) in rows.items() if s == split and kinds[p]] for split in SPLITS}
     index = _listed_files(root, kind, {name: name for name in classes}, name_splits(listed))
     problems = list(index.problems)
@@ -311,14 +313,6 @@ def labelled(root: Path | str, labels: str | None = None) -> DatasetIndex:
     if repeated:
         problems.append(f"{counted(len(repeated), 'row')} of {source} repeated: ignored, such as {repeated[0]}")
     return replace(index, problems=tuple(problems))
-
-
-def _one_kind(source: Path, kinds: Mapping[Path, Kind | None]) -> Kind:
-    """Whether a list is of images or of clips; it may not be of both."""
-    image, video = (next((path for path, kind in kinds.items() if kind == k), None) for k in ("images", "videos"))
-    if image and video:
-        raise ValueError(f"{source} mixes images ({image}) and videos ({video})")
-    return "videos" if video else "images"
 
 
 _ALL = (
@@ -467,9 +461,9 @@ def _decide_kind(root: Path, classes: list[_Class]) -> tuple[Kind, str | None]:
     loose = next((path for c in classes for path in c.loose), None)
     video = next((path for c in classes for path in c.videos), None)
     frames = {path: numbered for c in classes for path, numbered in c.frames.items()}
-    if loose and video:
-        raise ValueError(f"{root} mixes images ({loose}) and videos ({video})")
-    kind: Kind = "videos" if video or (not loose and sum(frames.values()) * 2 > len(frames)) else "images"
+    kind = decide_kind(root, loose, video)
+    if not (loose or video) and sum(frames.values()) * 2 > len(frames):
+        kind = "videos"
     if not frames:
         return kind, None
     if loose or video:
@@ -506,7 +500,7 @@ def _class_folders(root: Path, places: dict[str, Path], kind: Kind | None = None
     if decision:
         problems.append(decision)
     if others:
-        problems.append(f"{counted(len(others), 'picture')} of a kind that is not read, such as {others[0]}")
+        problems.append(f"{counted(len(others), 'image')} of a kind that is not read, such as {others[0]}")
     if stray := [path for top in tops.values() for path in top.files if _kind(path)]:
         problems.append(f"{counted(len(stray), 'file')} in no class folder: ignored, such as {stray[0]}")
     if wrong := [path for found in every for path in (found.videos if kind == "images" else found.loose)]:
@@ -597,6 +591,6 @@ def _kinetics(root: Path, clips: dict[str, dict[str, tuple[str, str]]]) -> Datas
         home = next((root / name for name in names if (root / name).is_dir()), None)
         places = [] if home is None else [home, *_folders(home)]
         media = (found for place in places for found in _media(place))
-        videos = {path.stem: path for path, kind in media if kind == "videos"}
+        videos = {path.stem: path for path, _ in media if is_video_file(path)}
         splits[split] = _samples([(videos[name], clip[1]) for name, clip in listed.items() if name in videos], classes)
     return DatasetIndex(tuple(classes), splits, "videos")

@@ -20,9 +20,9 @@ from ..text import counted, first_line
 from .index import (
     SPLITS,
     DatasetIndex,
-    Kind,
     Sample,
     UnreadableError,
+    decide_kind,
     is_image_file,
     is_video_file,
     name_some,
@@ -312,7 +312,10 @@ def _index_scanned(root: Path | str, home: Path, paths: list[Path]) -> DatasetIn
     number_of |= {name: number for number, name in enumerate(classes)}
     if unknown := [f"{path}/{row.file} ({row.label})" for path, row in every if row.label not in number_of]:
         problems.append(f"{counted(len(unknown), 'sample')} of no class of {home / CLASSES}: {name_some(unknown)}")
-    kind = _one_kind(root, every)
+    image, video = (
+        next((f"{path}/{row.file}" for path, row in every if is_kind(row.file)), None)
+        for is_kind in (is_image_file, is_video_file)
+    )
     splits = {
         split: tuple(
             Sample(Member(LocalShard(path), row.file, row.offset, row.size), number_of[row.label])
@@ -321,18 +324,7 @@ def _index_scanned(root: Path | str, home: Path, paths: list[Path]) -> DatasetIn
         )
         for split, rows in listed.items()
     }
-    return DatasetIndex(tuple(classes), name_splits(splits), kind, tuple(problems))
-
-
-def _one_kind(root: Path | str, samples: list[tuple[Path, Row]]) -> Kind:
-    """Whether shards are of images or clips; they may not be of both."""
-    image, video = (
-        next((f"{path}/{row.file}" for path, row in samples if is_kind(row.file)), None)
-        for is_kind in (is_image_file, is_video_file)
-    )
-    if image and video:
-        raise ValueError(f"{root} mixes images ({image}) and videos ({video})")
-    return "videos" if video else "images"
+    return DatasetIndex(tuple(classes), name_splits(splits), decide_kind(root, image, video), tuple(problems))
 
 
 def _read_classes(path: Path) -> list[str]:

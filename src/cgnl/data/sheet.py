@@ -1,4 +1,4 @@
-"""A picture of a batch: a tile for each sample, with its classes below."""
+"""An image of a batch: a tile for each sample, with its classes below."""
 
 import math
 from collections.abc import Sequence

@@ -22,14 +22,13 @@ from ..atomic_io import make_folder, write_text, write_whole
 from ..extras import need
 from .images import to_image
 from .index import UnreadableError, is_image_file, is_video_file, require_folder, require_new_folder, walk
-from .video import probe, read_frames
+from .loading import count_cores
+from .video import probe, read_frames, write_video
 
 SETTINGS = ".cgnl-shrink.json"
 """File in the copy that says how it was made, so that copies with other settings are not mixed into it."""
 SECONDS = 10.0
 """Between two lines on the progress."""
-X264 = {"crf": "18", "x264-params": "mbtree=0"}
-"""Options of the encoder. Its macroblock tree reads memory that it never wrote: no two files would be the same."""
 JPEG_QUALITY = 95
 
 
@@ -88,7 +87,7 @@ def shrink(
         say: receives a line on the progress now and then, and one on each clip that cannot be read.
     """
     root, out, size = Path(root), Path(out), Size(short_side, frames)
-    workers = _cores() if workers is None else workers
+    workers = count_cores() if workers is None else workers
     if frames < 1 or short_side < 16 or workers < 1:
         given = f"frames = {frames}, short_side = {short_side} and workers = {workers}"
         raise ValueError(f"{given} must be at least 1, 16 and 1")
@@ -123,7 +122,7 @@ def _find(root: Path, frame_folders: bool) -> tuple[list[Path], list[Path]]:
         videos = [file for file in files if is_video_file(file)]
         if not folders and not videos and place != root and any(map(is_image_file, files)):
             if not frame_folders:
-                raise ValueError(f"{place} holds pictures: say frame_folders=true if they are the frames of a clip")
+                raise ValueError(f"{place} holds images: say frame_folders=true if they are the frames of a clip")
             clips.append(place.relative_to(root))
             continue
         clips += [file.relative_to(root) for file in videos]
@@ -131,10 +130,6 @@ def _find(root: Path, frame_folders: bool) -> tuple[list[Path], list[Path]]:
     if not clips:
         raise ValueError(f"{root} holds no videos")
     return clips, others
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_or_resume(out: Path, size: Size) -> None:
@@ -181,37 +176,16 @@ def _shrink_clip(root: Path, out: Path, size: Size, clip: Path) -> str | None:
     """Write one clip; return the reason if it cannot be read."""
     source, target = root / clip, out / clip
     try:
-        pixels = read_frames(source, size.indices, "pyav", size.resize)
+        pixels = read_frames(source, size.indices, size.resize)
         if source.is_dir():
             write_whole(target, partial(_write_frames, pixels, source))
         else:
             info = probe(source)
             rate = (info.rate or Fraction(25)) * Fraction(len(pixels), info.frames)  # the clip lasts as long as before
-            write_whole(target, partial(_write_video, pixels, min(max(rate, Fraction(1)), Fraction(240))))
+            write_whole(target, partial(write_video, pixels, min(max(rate, Fraction(1)), Fraction(240))))
     except UnreadableError as error:
         return str(error)
     return None
-
-
-def _write_video(pixels: Tensor, rate: Fraction, path: Path) -> None:
-    """Encode frames [T, 3, H, W] as an MP4 file."""
-    av = need("av", "data")
-    codec = encoder()
-    with av.open(str(path), "w", format="mp4") as container:
-        stream = container.add_stream(codec, rate=rate.limit_denominator(100))
-        stream.height, stream.width = pixels.shape[2:]
-        stream.pix_fmt = "yuv420p"
-        stream.codec_context.thread_count = 1
-        stream.options = X264 if codec == "libx264" else {"qmin": "2", "qmax": "3"}
-        for frame in pixels:
-            image = frame.permute(1, 2, 0).contiguous().numpy()
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        container.mux(stream.encode())
-
-
-def encoder() -> str:
-    """The best encoder of this FFmpeg: not every build has one for H.264."""
-    return "libx264" if "libx264" in need("av", "data").codecs_available else "mpeg4"
 
 
 def _write_frames(pixels: Tensor, source: Path, folder: Path) -> None:

@@ -19,8 +19,6 @@ from .video import Pick, read_frames
 class Source(Protocol):
     """Samples by number."""
 
-    kind: Kind
-
     def __len__(self) -> int: ...
 
     def label(self, index: int) -> int: ...
@@ -74,7 +72,6 @@ class MemorySource:
     """Pixels that somebody has: uint8 [3, H, W], or [T, 3, H, W]."""
 
     pixels: Sequence[Tensor]
-    kind: Kind
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -86,8 +83,7 @@ class MemorySource:
         return f"array {index}"
 
     def read(self, index: int, pick: Pick) -> Tensor:
-        pixels = self.pixels[index]
-        return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
+        return _pick_frames(self.pixels[index], pick)
 
 
 class SyntheticSource:
@@ -115,8 +111,7 @@ class SyntheticSource:
         return f"{self.dataset} {index}"
 
     def read(self, index: int, pick: Pick) -> Tensor:
-        pixels = self._drawing(index).pixels
-        return pixels[list(pick(len(pixels)))] if self.kind == "videos" else pixels
+        return _pick_frames(self._drawing(index).pixels, pick)
 
 
 class CachedSource:
@@ -124,7 +119,6 @@ class CachedSource:
 
     def __init__(self, source: Source, device: torch.device | str, workers: int = 4):
         self._source, self._device = source, device
-        self.kind: Kind = source.kind
 
         def decode(index: int) -> tuple[Tensor | UnreadableError, int]:
             try:
@@ -163,12 +157,17 @@ class CachedSource:
         pixels, _ = self._cache[index]
         if isinstance(pixels, UnreadableError):
             raise pixels.with_traceback(None)
-        if self.kind == "images":
+        if pixels.ndim == 3:
             return pixels
         frames = torch.tensor(list(pick(len(pixels))))
         if pixels.is_cuda:  # a copy from pageable memory would wait for the previous step
             frames = frames.pin_memory().to(pixels.device, non_blocking=True)
         return pixels.index_select(0, frames)
+
+
+def _pick_frames(pixels: Tensor, pick: Pick) -> Tensor:
+    """An image as it is, or the frames of a clip that are asked for."""
+    return pixels if pixels.ndim == 3 else pixels[list(pick(len(pixels)))]
 
 
 def _stamp(name: str) -> tuple[int, int] | None:

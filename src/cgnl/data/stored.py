@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 
 class StoredFile:
-    """A file inside of another, with as much of a path as reading it takes."""
+    """A file inside another, with the methods of ``Path`` that readers use."""
 
     file: str
     """Its name in the dataset, such as ``cats/1.jpg``; nothing on the disk is called so."""

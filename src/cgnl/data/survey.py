@@ -10,11 +10,9 @@ from statistics import median
 from typing import Any
 
 from ..text import counted, escape
-from .check import count_labels, find_faults
-from .images import read_image
-from .index import DatasetIndex, Scene, UnreadableError, is_image_file, is_video_file, require_folder, walk
+from .check import Size, count_labels, find_faults, measure
+from .index import DatasetIndex, is_image_file, is_video_file, require_folder, walk
 from .readers import MARKERS, READERS, TEST_FOLDERS, find_layout
-from .video import probe
 
 LOOKED_AT = {"images": 64, "videos": 16, "objects": 64}
 """Kind -> how many samples are decoded, spread evenly over the dataset."""
@@ -77,21 +75,12 @@ def survey(root: Path | str) -> Survey:
     index = READERS[layout](root, **given)
     if faults := find_faults(index, count_labels(index)):
         raise ValueError(f"{root} cannot be trained on: {faults[0]}")
-    sizes, frames, unreadable = [], [], []
-    for sample in _spread(index):
-        try:
-            height, width, length = _measure(sample, index)
-        except UnreadableError as error:
-            unreadable.append(str(error))
-        except OSError as error:
-            unreadable.append(str(UnreadableError(sample.path, error)))
-        else:
-            sizes.append((height, width))
-            frames.append(length)
-    if not sizes:
+    measured = [measure(sample, index.kind) for sample in _spread(index)]
+    found, unreadable = [m for m in measured if isinstance(m, Size)], tuple(m for m in measured if isinstance(m, str))
+    if not found:
         raise ValueError(f"{root} holds nothing that can be read: {unreadable[0]}")
-    clips = tuple(frames) if index.kind == "videos" else ()
-    return Survey(root, layout, index, given, tuple(sizes), clips, tuple(unreadable))
+    frames = tuple(size.frames for size in found) if index.has_clips else ()
+    return Survey(root, layout, index, given, tuple((s.height, s.width) for s in found), frames, unreadable)
 
 
 def recognise(root: Path) -> tuple[str, dict[str, str]]:
@@ -115,7 +104,7 @@ def recognise(root: Path) -> tuple[str, dict[str, str]]:
 
 def describe(found: Survey) -> Iterator[str]:
     """The survey in lines."""
-    index, what = found.index, "pictures" if found.index.kind == "objects" else "samples"
+    index, what = found.index, "images" if found.index.is_detection else "samples"
     splits = ", ".join(f"{len(samples):,} to {split}" for split, samples in index.splits.items())
     kind = {"images": "images", "videos": "clips", "objects": "objects to detect"}[index.kind]
     yield f"{found.root}: {NAMES.get(found.layout, 'class folders')}, {counted(len(index.classes), 'class')} of {kind}"
@@ -187,12 +176,3 @@ def _spread(index: DatasetIndex) -> list[Any]:
     every = [sample for samples in index.splits.values() for sample in samples]
     count = min(len(every), LOOKED_AT[index.kind])
     return [every[i * len(every) // count] for i in range(count)]
-
-
-def _measure(sample: Any, index: DatasetIndex) -> tuple[int, int, int]:
-    """Height, width and number of frames."""
-    if index.kind == "videos":
-        info = probe(sample.path)
-        return info.height, info.width, info.frames
-    _, height, width = read_image(sample.path).shape
-    return (sample.height, sample.width, 1) if isinstance(sample, Scene) else (height, width, 1)

@@ -2,7 +2,7 @@
 
 * ``parts``: the class is which two colours stand on the left and on the right.
 * ``relation``: the class is whether two parts have the same colour, out of eight. One part says nothing, and a linear
-  classifier on both colours gives one half to every picture; they are further apart than a ResNet-18 sees at its block.
+  classifier on both colours gives one half to every image; they are further apart than a ResNet-18 sees at its block.
 * ``actions``: the class is who passes the ball to whom. The ball's tail tells a single frame which way it flies.
 """
 

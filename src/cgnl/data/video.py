@@ -1,19 +1,17 @@
 """Frames of a video by number: from a video file, or from a folder with one image per frame."""
 
-import importlib
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
 from itertools import dropwhile
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..extras import need
@@ -25,8 +23,9 @@ MAX_FRAMES = 10**6
 """Longest video: eleven hours."""
 MAX_BYTES = 2 * 2**30
 """Most bytes decoded at once: 345 frames of full HD."""
+X264 = {"crf": "18", "x264-params": "mbtree=0"}
+"""Options of the encoder. Its macroblock tree reads memory that it never wrote: no two files would be the same."""
 
-Backend = Literal["auto", "pyav", "torchcodec"]
 Pick = Callable[[int], Sequence[int]]
 """From the number of frames of a video to the numbers of the frames to read."""
 Resize = Callable[[int, int], tuple[int, int]]
@@ -68,9 +67,7 @@ def probe(path: File | str) -> VideoInfo:
     return _scan(path)
 
 
-def read_frames(
-    path: File | str, indices: Sequence[int] | Pick, backend: Backend = "auto", resize: Resize | None = None
-) -> Tensor:
+def read_frames(path: File | str, indices: Sequence[int] | Pick, resize: Resize | None = None) -> Tensor:
     """Read the frames with these numbers, uint8 [T, 3, H, W], in any order and with repeats.
 
     Each call opens the file for itself, so threads may call at once. A frame number out of range raises
@@ -79,17 +76,12 @@ def read_frames(
     Args:
         path: a video file or a folder of frames.
         indices: counted from 0 in display order, or a function from the number of frames to them.
-        backend: ``"auto"`` is torchcodec if it can be imported, else PyAV.
-        resize: PyAV and folders only: the size to bring each frame to as soon as it is decoded.
+        resize: the size to bring each frame to as soon as it is decoded.
     """
     path = as_file(path)
-    if backend not in ("auto", "pyav", "torchcodec"):
-        raise ValueError(f"backend must be 'auto', 'pyav' or 'torchcodec', not {backend!r}")
     if isinstance(path, Path) and path.is_dir():
         return _read_folder(path, indices, resize)
-    if backend == "pyav" or (backend == "auto" and _torchcodec() is None):
-        return _read_pyav(path, indices, resize)
-    return _read_torchcodec(path, indices)
+    return _read_file(path, indices, resize)
 
 
 def clip_indices(
@@ -183,7 +175,7 @@ def _read_folder(folder: Path, indices: Sequence[int] | Pick, resize: Resize | N
     return _stack(decoded, indices, *size)
 
 
-# PyAV
+# Video files, by PyAV
 
 
 @contextmanager
@@ -301,8 +293,8 @@ def _find_by_count(path: File, info: VideoInfo, wanted: Collection[int], to_rgb:
     raise UnreadableError(path, f"frame {missing} of {info.frames} does not decode")
 
 
-def _read_pyav(path: File, indices: Sequence[int] | Pick, resize: Resize | None) -> Tensor:
-    """Read frames with PyAV, starting at key frames if the times of the packets can be trusted."""
+def _read_file(path: File, indices: Sequence[int] | Pick, resize: Resize | None) -> Tensor:
+    """Read frames of a video file, starting at key frames if the times of the packets can be trusted."""
     info = _scan(path)
     height, width = resize(info.height, info.width) if resize else (info.height, info.width)
     indices = _resolve(path, indices, info.frames)
@@ -320,33 +312,25 @@ def _read_pyav(path: File, indices: Sequence[int] | Pick, resize: Resize | None)
     return _stack(decoded, indices, height, width)
 
 
-# torchcodec
+# Writing
 
 
-@cache
-def _torchcodec() -> ModuleType | None:
-    """torchcodec's decoders, or None if they, or the FFmpeg they load, are missing."""
-    try:
-        return importlib.import_module("torchcodec.decoders")
-    except (ImportError, OSError, RuntimeError):
-        return None
+def write_video(pixels: Tensor, rate: Fraction, path: Path) -> None:
+    """Encode frames [T, 3, H, W] in uint8 as an MP4 file."""
+    av, codec = need("av", "data"), encoder()
+    pixels = F.pad(pixels, (0, pixels.shape[-1] % 2, 0, pixels.shape[-2] % 2))  # the codec needs even sizes
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream(codec, rate=rate.limit_denominator(100))
+        stream.height, stream.width = pixels.shape[2:]
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.thread_count = 1
+        stream.options = X264 if codec == "libx264" else {"qmin": "2", "qmax": "3"}
+        for frame in pixels:
+            image = frame.permute(1, 2, 0).contiguous().numpy()
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode())
 
 
-def _read_torchcodec(path: File, indices: Sequence[int] | Pick) -> Tensor:
-    """Read frames with torchcodec."""
-    decoders = _torchcodec()
-    if decoders is None:
-        raise ModuleNotFoundError("this needs torchcodec: pip install torchcodec", name="torchcodec")
-    if not path.is_file() or is_empty(path):
-        raise UnreadableError(path, "it is empty" if path.is_file() else "No such file or directory")
-    try:
-        source = path.read_bytes() if isinstance(path, StoredFile) else str(path.absolute())
-        decoder = decoders.VideoDecoder(source, dimension_order="NCHW", seek_mode="exact")
-        frames = len(decoder)
-    except (RuntimeError, ValueError) as error:
-        raise UnreadableError(path, error) from error
-    indices = _resolve(path, indices, frames)
-    try:
-        return decoder.get_frames_at(list(indices)).data  # [T, 3, H, W]
-    except (RuntimeError, ValueError) as error:
-        raise UnreadableError(path, error) from error
+def encoder() -> str:
+    """The best encoder of this FFmpeg: not every build has one for H.264."""
+    return "libx264" if "libx264" in need("av", "data").codecs_available else "mpeg4"

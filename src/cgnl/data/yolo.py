@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..extras import need
+from ..safe_yaml import read
 from ..text import first_line
 from .coco import make_object
 from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, UnreadableError, is_image_file, require_folder
 
 SPLITS = {"train": ("train",), "test": ("test", "val", "valid")}
-LONGEST = 2**18
-"""Most bytes of data.yaml."""
 
 
 def yolo(root: Path | str) -> DatasetIndex:
@@ -45,27 +43,14 @@ def _read_classes(root: Path) -> tuple[str, ...]:
     if (listed := root / "classes.txt").is_file():
         names: Any = [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
     elif (described := root / "data.yaml").is_file():
-        names = _read_yaml(described).get("names")
+        content = read(described)
+        names = content.get("names") if isinstance(content, dict) else None
         names = [names[key] for key in sorted(names)] if isinstance(names, dict) else names
     else:
         raise ValueError(f"{root} has neither data.yaml nor classes.txt, which name the classes")
     if not isinstance(names, list) or not names or len({str(name) for name in names}) < len(names):
         raise ValueError(f"{root} does not name its classes, each once")
     return tuple(str(name) for name in names)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    yaml = need("yaml", "cli")
-    if path.stat().st_size > LONGEST:
-        raise ValueError(f"{path} is too long: more than {LONGEST:,} bytes")
-    try:
-        text = path.read_text(encoding="utf-8")
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("it has an alias (*)")
-        content = yaml.safe_load(text)
-    except Exception as error:  # a value that does not fit its tag makes it raise anything
-        raise ValueError(f"{path} is not YAML that names classes: {first_line(error)}") from None
-    return content if isinstance(content, dict) else {}
 
 
 def _pairs(root: Path, split: str) -> Iterator[tuple[Path, Path]]:

@@ -13,14 +13,13 @@ from ..atomic_io import whole_file
 from ..data.index import Kind, name_some
 from ..models.weights import PICKLED, check_size, find_nonfinite, holds_objects, is_state_dict
 from .config import Config, build
-from .datasets import view_in_test
 from .network import build_network, check_input
 from .runs import find_checkpoint
 from .sharding import divided_like
 from .tasks import TASKS, Task
 
 PREFIX = "network."
-"""Of the names of weights."""
+"""Prefix of the names of weights."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def read(path: Path | str) -> dict[str, Any]:
 
 
 def open_trained(path: Path | str) -> Trained:
-    """The network of a checkpoint, ready to be used; a wrong description fails on the meta device, at no cost."""
+    """Open the network of a checkpoint. A wrong description fails on the meta device, before memory is used."""
     path = find_checkpoint(path)
     checkpoint = read(path)
     weights, about = get_weights(checkpoint, path), parse_card(checkpoint["cgnl"], path)
@@ -83,24 +82,24 @@ def open_trained(path: Path | str) -> Trained:
 
 
 def outline(about: Trained, path: Path | str) -> nn.Module:
-    """The network that a file describes, on the meta device, if there is such a network."""
+    """Build the network that a file describes on the meta device; raises if it cannot be built."""
     try:
         with torch.device("meta"):
             network = build_network(about.config.model, len(about.classes), load=False)
-        check_input(network, about.config.model.name, view_in_test(about.config.data, about.kind), about.kind)
+        check_input(network, about.config.model.name, about.task.view_in_test(about.config.data), about.task)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a network: {error}") from None
     return network
 
 
 def parse_card(about: Any, path: Path | str, settings: str = "config") -> Trained:
-    """What a file says of its network, which itself is still missing."""
+    """Read the description of a network; the network itself stays empty."""
     try:
         config, kind, classes, ids = build(about[settings]), about["kind"], about["classes"], about.get("ids", ())
         named = isinstance(classes, list | tuple) and {str} >= set(map(type, classes)) and {int} >= set(map(type, ids))
         if kind not in TASKS or not named:
             raise ValueError("its classes are not named")
-        view_in_test(config.data, kind)
+        TASKS[kind].view_in_test(config.data)  # raises where it cannot be
         return Trained(nn.Identity(), tuple(classes), kind, config, bool(about.get("chosen")), tuple(ids))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = error if isinstance(error, ValueError) else "what was written about it is damaged"
@@ -111,7 +110,7 @@ def require_classifier(trained: Trained, path: Path | str) -> None:
     """Raise for detectors."""
     if not trained.task.classifies:
         other = "from Python, cgnl.explain.attention takes any network"
-        raise ValueError(f"{path} finds objects, and this is for networks that name pictures or clips; {other}")
+        raise ValueError(f"{path} finds objects, and this is for networks that name images or clips; {other}")
 
 
 def load_network(network: nn.Module, checkpoint: Mapping[str, Any], path: Path | str) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..extras import need
-from ..text import first_line, nearest
+from ..safe_yaml import parse, read
+from ..text import nearest
 from .values import NonNegativeInt, PositiveFloat, PositiveInt, Share, convert
 
 SYNTHETIC = ("parts", "relation", "actions")
@@ -55,8 +56,6 @@ BLOCK_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Block -> names and types of ``model.options``: arguments of the block's class, which needs torch."""
 
-LONGEST_RECIPE, DEEPEST_RECIPE = 2**20, 20
-"""Most characters of a recipe, and most brackets inside one another."""
 LONGEST_SIDE = 8192
 LONGEST_NAME = 200
 """Most bytes in the name of a folder. File systems allow 255, and a number may be added."""
@@ -319,13 +318,13 @@ SECTIONS: dict[str, type] = {f"{name}.": kind for name, kind in _GROUPS.items()}
 OfTest = Annotated[Any, "a setting of a test"]
 """Type of ``**settings`` of commands that test a trained network."""
 FIXED = ("data.dataset", "data.split", "data.test_signers", "data.holdout")
-"""Settings by which the test is that of the network that was trained; so are all of ``model``."""
+"""Settings that a test takes from the training, as it does all of ``model``."""
 TRAINING = (
     *(f"data.{name}" for name in ("balance", "shard_window", "area", "flip", *AUGMENTATIONS)),
     *("name", "runs", "seed", "compile", "sync_batchnorm", "test_every", "save_every", "patience"),
     *("tensorboard", "logger"),
 )
-"""Settings that a test does not have; of ``optim`` it has only the size of a step."""
+"""Settings that change nothing in a test; of ``optim``, only batch_size and accumulate do."""
 
 
 def recipes() -> list[str]:
@@ -404,11 +403,7 @@ def read_recipe(recipe: str | Path, extended_by: tuple[str, ...] = ()) -> dict[s
     file = _find(recipe)
     if str(file) in extended_by:
         raise ValueError(f"{file} extends itself")
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not YAML: {error}") from None
-    content = parse(text, str(file)) or {}
+    content = read(file) or {}
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds no settings")
     content.pop("paper", None)  # older recipes and run folders hold the paper's numbers
@@ -440,33 +435,6 @@ def _find(recipe: str | Path) -> Any:
 
 def _home() -> Any:
     return resources.files("cgnl") / "recipes"
-
-
-def parse(text: str, source: str) -> Any:
-    """Parse YAML, but refuse what could take endless time or memory."""
-    yaml = need("yaml", "cli")
-    if len(text) > LONGEST_RECIPE:
-        raise ValueError(f"{source} is too long for settings: {len(text):,} characters")
-    try:
-        odd = _find_oddity(yaml, text)
-        content = None if odd else yaml.safe_load(text)
-    except Exception as error:  # a value that does not fit its tag, such as !!int, makes it raise anything
-        raise ValueError(f"{source} is not YAML: {first_line(error)}") from None
-    if odd:
-        raise ValueError(f"{source} has {odd}, which settings do without")
-    return content
-
-
-def _find_oddity(yaml: Any, text: str) -> str | None:
-    """Find an alias, by which a few lines can stand for more than memory holds, or endless lists in lists."""
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            return "an alias (*)"
-        if depth > DEEPEST_RECIPE:
-            return f"more than {DEEPEST_RECIPE} brackets in one another"
-    return None
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -582,12 +550,14 @@ def check_names(config: Config) -> None:
 def check_files(config: Config) -> None:
     """Raise for folders and files that a training needs and that are missing, and for weights that nobody knows."""
     from ..data.index import require_file, require_folder
-    from ..data.streams import is_address
+    from ..data.streams import is_address, require_typed
 
     data, weights, dataset = config.data, config.model.weights, dataset_name(config.data)
-    if data.root is not None and dataset != "shards":
-        if is_address(data.root):
+    if data.root is not None and is_address(data.root):
+        if dataset != "shards":
             raise ValueError(f"data.root = {data.root} is not a folder: addresses are for data.dataset=shards")
+        require_typed(data.root)
+    elif data.root is not None and dataset != "shards":
         require_folder(data.root)
     if dataset == "csv":
         require_file(Path(data.root or ".", data.labels or "labels.csv"))

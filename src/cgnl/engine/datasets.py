@@ -68,7 +68,7 @@ def open_dataset(data: Data) -> Dataset:
             few = TOO_FEW if held_out and data.holdout else ""
             raise ValueError(f"{data.root or data.annotations} has no samples to {split} on{few}")
     problems = _problems(data, index, held_out)
-    if index.kind == "objects":
+    if index.is_detection:
         return _with_objects(name, index, problems)
     train, test = (FileSource(index.splits[split], index.kind) for split in ("train", "test"))
     return Dataset(name, index.classes, index.kind, train, test, tuple(problems), untrained=empty)
@@ -78,7 +78,7 @@ def _problems(data: Data, index: DatasetIndex, held_out: bool) -> list[str]:
     """What is not as it should be, and what the tests are on where that is not the test split."""
     problems = list(index.problems)
     if held_out:
-        share = f"{data.holdout:.0%} of {'the pictures' if index.kind == 'objects' else 'each class'}"
+        share = f"{data.holdout:.0%} of {'the images' if index.is_detection else 'each class'}"
         problems.append(f"{data.root or data.annotations} has no test split: {share} are kept for testing")
     if data.test_on != "test":
         share = f"{data.holdout:.0%} of " if data.test_on == "validation" else ""
@@ -91,13 +91,13 @@ def _problems(data: Data, index: DatasetIndex, held_out: bool) -> list[str]:
 
 
 def _with_objects(name: str, index: DatasetIndex, problems: list[str]) -> Dataset:
-    """Pictures without an object are not trained on, as is usual, but tested on."""
+    """Images without an object are tested on but, as is usual, not trained on."""
     filled = {split: tuple(s for s in index.splits[split] if has_objects(s)) for split in ("train", "test")}
     for split, scenes in filled.items():
         if not scenes:
-            raise ValueError(f"no picture of {name} has an object to {split} on")
+            raise ValueError(f"no image of {name} has an object to {split} on")
     if empty := len(index.splits["train"]) - len(filled["train"]):
-        problems.append(f"{counted(empty, 'training picture')} without objects: left out of the training")
+        problems.append(f"{counted(empty, 'training image')} without objects: left out of the training")
     return Dataset(name, index.classes, index.kind, filled["train"], index.splits["test"], tuple(problems), index.ids)
 
 
@@ -142,8 +142,8 @@ def short_side_in_test(data: Data) -> int:
     return get_size(data) if dataset_name(data) in DETECTION else min(round(get_size(data) * 8 / 7), LONGEST_SIDE)
 
 
-def decided(data: Data, network: str | None = None) -> Data:
-    """The settings with sizes, mean and deviation as numbers: what is not given is as the network was made for."""
+def resolve_data(data: Data, network: str | None = None) -> Data:
+    """The settings with sizes, mean and deviation filled in: by default, what the network was made for."""
     own = find_input(network) if network else None
     usual = {"size": own.size, "mean": own.mean, "std": own.std} if own else {"size": SIZE, "mean": MEAN, "std": STD}
     data = dataclasses.replace(data, **{n: value for n, value in usual.items() if getattr(data, n) is None})
@@ -151,26 +151,22 @@ def decided(data: Data, network: str | None = None) -> Data:
 
 
 def with_defaults(config: Config) -> Config:
-    """The settings with all that depends on the network and the optimizer decided."""
+    """The settings with all defaults that depend on the network and the optimizer filled in."""
     optim = dataclasses.replace(config.optim, weight_decay=default_decay(config.optim))
-    return dataclasses.replace(config, data=decided(config.data, config.model.name), optim=optim)
+    return dataclasses.replace(config, data=resolve_data(config.data, config.model.name), optim=optim)
 
 
-def view_in_test(data: Data, kind: Kind, full: bool = True) -> View:
-    """How the network sees test samples: in full, or one view of each."""
+def central_view(data: Data, size: int) -> View:
+    """The middle of each test sample: a crop of ``data.test_size`` or, if that is not given, of this size."""
     if dataset_name(data) in SYNTHETIC:
         return _as_drawn(dataset_name(data))
-    short_side = short_side_in_test(data)
-    size = data.test_size or (get_size(data) if kind == "images" else short_side)
+    size, short_side = data.test_size or size, short_side_in_test(data)
     if size > short_side:
         raise ValueError(f"a test crop of {size} does not fit into data.test_short_side = {short_side}")
-    view = View(size, short_side=short_side, frames=data.frames, stride=data.stride)
-    if kind == "images" or not full:
-        return view
-    return dataclasses.replace(view, clips=data.test_clips, crops=data.test_crops)
+    return View(size, short_side=short_side, frames=data.frames, stride=data.stride)
 
 
 def _as_drawn(name: str) -> View:
-    """Embedded samples are seen whole: a crop could cut off what their class depends on."""
+    """Synthetic samples are seen whole: a crop could cut off what their class depends on."""
     pixels = SyntheticSource(name, TRAIN_SEED, 1).read(0, range)
     return View(None, frames=len(pixels), stride=1)

@@ -1,4 +1,4 @@
-"""The ranks of a run: how they start, what they tell one another, and that they end together."""
+"""Ranks of a run: start them, gather objects from them, and end them together."""
 
 import atexit
 import dataclasses
@@ -22,11 +22,11 @@ import torch.distributed as dist
 from ..text import counted
 from .config import Config
 
-LOST = "another process of the run has ended or does not answer: the same command with --resume goes on"
+LOST = "another rank of the run has ended or does not respond: the same command with --resume continues it"
 FOLDER, PARENT = "CGNL_RUN_FOLDER", "CGNL_PARENT"
 """Environment variables by which rank 0 tells the ranks it starts where the run is, and its own process id."""
 GRACE = 10.0
-"""Seconds in which a rank that has lost another may notice it, and end, by itself."""
+"""Seconds in which a rank may notice by itself that another is lost, before it is ended."""
 
 _noticed = threading.Event()
 
@@ -57,7 +57,7 @@ def restarted() -> bool:
 
 
 def with_present_nodes(config: Config) -> Config:
-    """The settings with the machines that are left, where torchrun may go on with fewer (``--nnodes 1:2``)."""
+    """The settings with the machines that are left, where torchrun may continue with fewer (``--nnodes 1:2``)."""
     nodes, rest = divmod(current_rank().world, config.devices or 1)
     return dataclasses.replace(config, nodes=nodes) if restarted() and not rest else config
 
@@ -72,7 +72,7 @@ def world_size() -> int:
 
 
 def all_gather(mine: Any) -> list[Any]:
-    """What each rank has, in their order."""
+    """The objects of all ranks, by rank."""
     if world_size() == 1:
         return [mine]
     everything: list[Any] = [None] * world_size()
@@ -93,7 +93,7 @@ def find_accelerator(config: Config) -> str:
 
 
 def connect(config: Config, folder: Path | None = None) -> torch.device:
-    """Connect the ranks of a run, which are started if nobody has done so; returns the device of this one."""
+    """Connect the ranks of a run, starting them if no launcher has; returns the device of this one."""
     accelerator, rank = find_accelerator(config), current_rank()
     device = torch.device(f"cuda:{rank.local_rank}" if accelerator == "cuda" else "cpu")
     if accelerator == "cuda":
@@ -134,14 +134,14 @@ def start_ranks(world: int, folder: Path | None) -> str:
 
 
 def disconnect() -> None:
-    """End the threads of the process group: one that frees a tensor while Python shuts down would abort it."""
+    """Destroy the process group: its threads would abort Python if they freed a tensor during shutdown."""
     gc.collect()  # a DDP module in a reference cycle holds the group
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 @contextmanager
-def noticing() -> Iterator[None]:
+def lost_ranks_as_sentences() -> Iterator[None]:
     """Raise ConnectionError with one sentence where another rank was lost during communication."""
     try:
         yield

@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 from ..extras import need
 from .config import Config
 from .datasets import open_dataset
-from .distributed import connect, is_rank_zero, noticing
+from .distributed import connect, is_rank_zero, lost_ranks_as_sentences
 from .folder import start_log, stop_log, warnings_as_sentences
 from .loop import Loop
 from .schedule import BATCH_OF_THE_RATE
 from .tasks import TASKS
-from .train import fitting_batch, memory_errors_as_sentences, new_network, resolved
+from .train import choose_batch_size, memory_errors_as_sentences, new_network, resolve
 
 LOWEST, HIGHEST = 1e-6, 10.0
 """Rates of the first and the last step, as ``optim.lr``."""
 BURST = 4.0
-"""The loss diverges where its average is this many times its lowest."""
-AVERAGED, SMOOTHED = 0.8, 25
-"""Decay of that average; the loss is smoothed over a share of the steps, one in so many, to see where it falls."""
-
-
+"""The loss diverges when its running average is this many times the lowest one."""
+AVERAGED = 0.8
+"""Decay of the running average."""
+SMOOTHED = 25
+"""The losses are smoothed by a Gaussian whose deviation is the number of steps divided by this."""
 ROWS = 12
 """Of the table that is printed."""
 
@@ -91,11 +91,11 @@ def find_lr(config: Config, steps: int) -> RangeTest:
     """Test a range of learning rates on the training batches of these settings; nothing is kept or written."""
     try:
         start_log(is_rank_zero())
-        with noticing(), memory_errors_as_sentences(), warnings_as_sentences():
+        with lost_ranks_as_sentences(), memory_errors_as_sentences(), warnings_as_sentences():
             dataset = open_dataset(config.data)
-            config = resolved(config, dataset)
+            config = resolve(config, dataset)
             config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, ema=None, on_nan="stop"))
-            batch_size, accumulate = fitting_batch(config, len(dataset.train)), config.optim.accumulate
+            batch_size, accumulate = choose_batch_size(config, len(dataset.train)), config.optim.accumulate
             network, at_once = new_network(config, dataset, batch_size)
             task = TASKS[dataset.kind](network, config, dataset, connect(config), at_once)
             loop = RisingLoop(task, Path(), batch_size / BATCH_OF_THE_RATE, batch_size)

@@ -33,30 +33,12 @@ COMMIT = "CGNL_COMMIT"
 """Environment variable that names the commit where the files have no repository."""
 PACKAGES = ("cgnl", "torch", "torchvision", "numpy", "pillow", "av", "triton")
 MAY_CHANGE = {
-    "name",
-    "runs",
-    "devices",
-    "nodes",
-    "accelerator",
-    "parallel",
-    "test_every",
-    "save_every",
-    "timeout",
-    "tensorboard",
+    *("name", "runs", "devices", "nodes", "accelerator", "parallel", "test_every", "save_every", "timeout"),
+    *("tensorboard", "logger", "optim.on_nan", "data.workers", "data.cache", "data.bad_limit", "data.shard_cache"),
+    *("data.shard_cache_gib", "data.root", "data.lists", "data.labels", "data.annotations", "data.images"),
+    *("data.test_annotations", "data.test_images"),
 }
-MAY_CHANGE |= {"data.root", "data.lists", "data.annotations", "data.images", "data.test_annotations"}
-MAY_CHANGE |= {
-    "logger",
-    "data.test_images",
-    "data.labels",
-    "data.shard_cache",
-    "data.shard_cache_gib",
-    "data.workers",
-    "data.cache",
-    "data.bad_limit",
-    "optim.on_nan",
-}
-"""Settings that may differ when a run is resumed; the paper's numbers may, too."""
+"""Settings that may differ when a run is resumed."""
 
 
 LOCK = ".lock"
@@ -136,7 +118,7 @@ def run_folder(config: Config, resume: bool | Path, taken: frozenset[Path] = fro
     if begun and _launched() is None:
         return folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
     if folder in begun and _launched() == "0":
-        raise ValueError(f"{folder} is there already: go on with --resume, or give the run another name")
+        raise ValueError(f"{folder} exists already: continue it with --resume, or give the run another name")
     return folder
 
 
@@ -159,7 +141,7 @@ def check_same(config: Config, checkpoint: dict[str, Any], path: Path, more_epoc
     begun = build(checkpoint["cgnl"]["config"])  # settings that are new have their defaults
     both = [with_defaults(c) for c in (begun, config)]
     for name in setting_names():
-        if name in MAY_CHANGE or name.startswith("paper."):
+        if name in MAY_CHANGE:
             continue
         before, now = (attrgetter(name)(c) for c in both)
         if before != now and not (more_epochs and name == "optim.epochs" and before < now):

@@ -19,7 +19,7 @@ from ..text import first_line
 log = logging.getLogger("cgnl")
 
 IDS = "loggers.json"
-"""File in the run folder with the ids of the run at W&B and MLflow, by which a resumed run goes on with them."""
+"""File in the run folder with the ids of the run at W&B and MLflow, which a resumed run continues."""
 PROJECT = "cgnl"
 """Project at W&B and experiment at MLflow, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set."""
 
@@ -98,7 +98,7 @@ class MLflow:
         keep_id(folder, "mlflow", self.id)
 
     def resume(self, run_id: str) -> bool:
-        """Go on with a run, if it is there: the address may be another than before."""
+        """Continue a run, if it is there: the address may have changed."""
         try:
             self.client.update_run(run_id, status="RUNNING")
         except Exception as error:
@@ -157,7 +157,7 @@ class Loggers:
             return call()
         except Exception as error:  # no connection, no disk, no account: none of it concerns the training
             self.running.pop(kind, None)
-            log.warning("logger=%s fails, and the run goes on without it: %s", kind, first_line(error))
+            log.warning("logger=%s fails, and the run continues without it: %s", kind, first_line(error))
 
 
 def check_installed(names: Sequence[str]) -> None:

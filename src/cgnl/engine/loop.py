@@ -42,7 +42,7 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """Ctrl-C and SIGTERM are noted until the step under way has ended; a second one acts at once."""
+    """Delays Ctrl-C and SIGTERM until the current step has ended; a second signal acts at once."""
 
     def __init__(self):
         self.asked = False
@@ -65,7 +65,7 @@ class StopSignals:
 
 
 class Loop:
-    """A training, and how far it has come."""
+    """The training loop and its state."""
 
     def __init__(self, task: Task, folder: Path, lr: float, batch_size: int):
         self.task, self.config, self.device = task, task.config, task.device
@@ -79,7 +79,7 @@ class Loop:
         self.saved: int | None = None
         """The step of ``last.ckpt``."""
         self.finished = False
-        """Whether it has run out of patience."""
+        """Whether early stopping has ended the run."""
         self.signals, self.skips = StopSignals(), self.config.optim.on_nan == "skip"
         self.bar: Lines | None = None
         self._since: float | None = None
@@ -139,7 +139,7 @@ class Loop:
     def backward(self, batch: Any, number: int, last_part: bool) -> None:
         """Add the gradient of a batch, one of the parts that a step is accumulated from."""
         self.task.note(batch)
-        if len(batch.samples) < self.task.at_once:  # what cannot be read is replaced as long as anything can
+        if len(batch.samples) < self.task.at_once:  # unreadable samples are replaced by readable ones
             raise ValueError(f"nothing can be read in place of a sample any more: {batch.problems[0]}")
         self.seed(number)
         if self.skips and number % self.config.optim.accumulate == 0:
@@ -193,7 +193,7 @@ class Loop:
         self.skipped += len(found)
 
     def find_cause(self, step: int) -> str:
-        """Why a step was not finite: its batches are read and computed once more, and leave no trace."""
+        """Why a step was not finite, found by repeating it; everything it changes is restored."""
         before, reason, parts = Snapshot(self.changed_by_steps()), None, self.config.optim.accumulate
         eager = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
         with eager, autocast(self.config, self.device), sharding.gathered(self.network):
@@ -202,18 +202,18 @@ class Loop:
                 self.seed(number)
                 reason = reason or find_cause(self.network, partial(self.task.loss, self.network, batch))
         before.restore(if_=torch.ones((), dtype=torch.bool, device=self.device))
-        return reason or "its gradient is not finite, but it is when the step is made once more"
+        return reason or "its gradient was not finite, but is finite when the step is repeated"
 
     def seed(self, number: int) -> None:
-        """Dropout follows from the number of the batch alone."""
+        """Seed dropout by the number of the batch, so that a resumed run draws the same."""
         torch.manual_seed(generator(self.config.seed, number, distributed.current_rank().rank).initial_seed())
 
     def changed_by_steps(self) -> list[torch.Tensor]:
-        """What a step changes besides the weights: statistics of norms, and the sums."""
+        """Tensors that a step changes besides the weights: statistics of norms, and the sums."""
         return [*self.network.buffers(), self.task.sums.values]
 
     def end_epoch(self) -> None:
-        """Log an epoch; where a test follows, its results come first."""
+        """Add a row for the epoch. If a test follows, the row is logged with its results."""
         self.check_steps()
         self.task.gather_problems()
         sums = self.task.sums.means()
@@ -253,7 +253,7 @@ class Loop:
 
     @property
     def tested(self) -> nn.Module:
-        """The network that is tested and kept."""
+        """The network that is tested and saved: the average of the weights, if there is one."""
         return self.network if self.average is None else self.average.module
 
     def log_numbers(self, numbers: dict[str, float], whole_row: bool) -> None:
@@ -266,7 +266,7 @@ class Loop:
             log.info("%s", epoch_in_words(self.rows[-1], self.epochs))
 
     def pass_time(self) -> None:
-        """Count the seconds since the last time, over all sessions of the run."""
+        """Add the time since the last call to the seconds of the run."""
         now = time.perf_counter()
         self.seconds += 0.0 if self._since is None else now - self._since
         self._since = now
@@ -378,5 +378,5 @@ def set_backends(task: Task) -> None:
 
 
 def shares_norms(config: Config) -> bool:
-    """Whether the norms of all ranks see the samples of all."""
+    """Whether batch norms are synchronised over the ranks."""
     return config.sync_batchnorm and config.world > 1 and distributed.find_accelerator(config) == "cuda"

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.index import Kind
 from ..data.loading import View
 from ..models import create_model, freeze_early, is_detector
 from ..models.backbones import find_input
 from ..ops.kernels import BY_NAME, Kernel, Taylor
 from ..text import first_line
 from .config import Model
+from .tasks import Task
 
 KERNELS: dict[str, Callable[..., Kernel]] = {**BY_NAME, "taylor": Taylor}
 DRAWN = 64
-"""Side of synthetic pictures, which are not resized."""
+"""Side of synthetic images, which are not resized."""
 AMPLE = {"data.frames": 32, "data.size": 224}
 """Sizes that every network takes."""
 
@@ -60,14 +60,14 @@ def build_network(model: Model, num_classes: int, load: bool = True) -> nn.Modul
     return network
 
 
-def check_input(outline: nn.Module, name: str | None, view: View, kind: Kind, samples: int = 0) -> None:
-    """Refuse clips and pictures that a network on the meta device cannot take, without computing anything.
+def check_input(outline: nn.Module, name: str | None, view: View, task: type[Task], samples: int = 0) -> None:
+    """Refuse clips and images that a network on the meta device cannot take, without computing anything.
 
     For a training, ``samples`` are those that its norms see at once: a single one may be too few.
     """
-    if kind == "objects":
+    if not task.fixed_size:
         return
-    sizes = ({"data.frames": view.frames} if kind == "videos" else {}) | {"data.size": view.size or DRAWN}
+    sizes = ({"data.frames": view.frames} if task.has_frames else {}) | {"data.size": view.size or DRAWN}
     shape = " x ".join(map(str, [*sizes.values(), sizes["data.size"]]))
     if error := _refusal(outline.eval(), sizes):
         larger = [n for n in sizes if view.size and not _refusal(outline, sizes | {n: AMPLE[n]})]

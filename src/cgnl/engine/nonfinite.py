@@ -1,7 +1,7 @@
-"""Non-finite steps: they change nothing, and are named with the module they come from.
+"""Skip non-finite steps, and name the module they come from.
 
-Nothing here waits for a device. Whether a step was finite stays there, and is read some steps later, when it has long
-been computed, and before anything is saved.
+The host never waits for the device: whether a step was finite is kept there and read ten steps later, or before a
+checkpoint is saved.
 """
 
 from collections import deque
@@ -24,24 +24,24 @@ ADVICE = "lower optim.lr, lengthen optim.warmup_epochs, or skip such steps by op
 
 
 class Watch:
-    """Which steps were not finite. After more than ``limit`` in a row, no further step is made."""
+    """Records which steps were not finite. After more than ``limit`` in a row, all further steps are skipped."""
 
     def __init__(self, device: torch.device, limit: int, in_a_row: int = 0, late: int = LATE):
         self.limit, self.late, self.in_a_row = limit, late, in_a_row
-        self._in_a_row = torch.tensor(in_a_row, device=device)  # ahead of what was read
+        self._in_a_row = torch.tensor(in_a_row, device=device)  # on the device, ahead of ``in_a_row``
         self._bad_loss = torch.zeros((), dtype=torch.bool, device=device)
         self._unread: deque[tuple[int, Tensor, Any]] = deque()
 
     def check_loss(self, loss: Tensor) -> Tensor:
-        """The loss; NaN, and with it every gradient of every rank, where it is not finite or the limit is passed."""
+        """The loss; NaN if it is not finite or the limit is passed, which makes the gradients of all ranks NaN."""
         bad = ~loss.detach().isfinite() | (self._in_a_row > self.limit)
         self._bad_loss |= bad
         return loss * torch.where(bad, torch.nan, 1.0)
 
     def check_gradient(self, norm: Tensor, step: int, scaled: bool = False) -> Tensor:
-        """Whether step number ``step``, counted from 0, must not be made.
+        """Whether step number ``step``, counted from 0, must be skipped.
 
-        Where the loss is ``scaled``, gradients overflow as long as the scale is too large, and only losses tell.
+        If the loss is ``scaled``, gradients overflow while the scale is too large: then only the loss is checked.
         """
         bad = (self._bad_loss if scaled else ~norm.isfinite()).int()
         if scaled and distributed.world_size() > 1:
@@ -66,7 +66,7 @@ class Watch:
 
 
 class Snapshot:
-    """Copies of tensors on their device; those of a type are one, because they are many and small."""
+    """Copies of many small tensors on their device, as one tensor for each dtype."""
 
     def __init__(self, tensors: Iterable[Tensor]):
         self.tensors: dict[torch.dtype, list[Tensor]] = {}

@@ -42,7 +42,7 @@ def parameter_groups(network: nn.Module, optim: Optim, lr: float) -> list[dict[s
 
 
 def _spared(network: nn.Module) -> set[str]:
-    """Norms, biases, and what the network itself names, such as position embeddings."""
+    """Parameters without weight decay: norms, biases, and what the network names, such as position embeddings."""
     named = getattr(network, "no_weight_decay", set)()
     return {name for name, p in network.named_parameters() if p.ndim <= 1 or name in named}
 

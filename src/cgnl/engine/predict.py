@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from ..data.index import Kind, is_image_file, is_video_file, require_there
+from ..data.index import has_suffix, require_there
 from ..data.loading import EvalSet
 from ..data.sources import Source
 from ..models.device import find_device
 from .checkpoint import Trained
-from .datasets import to_input, view_in_test
+from .datasets import to_input
 from .predictions import ranked
-from .tasks import TASKS
+from .tasks import TASKS, Task
 
 AT_ONCE = 8
 """Views in a batch."""
@@ -39,13 +39,13 @@ class FilePrediction:
         return self.probabilities[0]
 
 
-def find_samples(files: Sequence[str | Path], kind: Kind) -> list[Path]:
-    """The pictures or videos that are meant; a folder stands for all that are in it."""
-    task, found = TASKS[kind], []
-    is_other, other = (is_video_file, "video") if task.file == "picture" else (is_image_file, "picture")
+def find_samples(files: Sequence[str | Path], task: type[Task]) -> list[Path]:
+    """The images or videos that are meant; a folder stands for all that are in it."""
+    found = []
     for path in map(require_there, files):
-        if not path.is_dir() and is_other(path):
-            raise ValueError(f"{path} is a {other}, and the network was trained on {task.file}s")
+        other = next((t.file for t in TASKS.values() if has_suffix(path, t.suffixes)), task.file)
+        if not path.is_dir() and other != task.file:
+            raise ValueError(f"{path}: the network was trained on {task.file}s, not on {other}s")
         inside = task.find_files(path) if path.is_dir() else [path]
         if not inside:
             raise ValueError(f"{path} holds no {task.file}s")
@@ -58,7 +58,7 @@ def predict_samples(trained: Trained, source: Source, top: int = 5, device: str 
     """What each sample shows; for a video the probabilities are averaged over its clips and crops."""
     device = find_device(device)
     network = trained.network.to(device).eval()
-    samples = EvalSet(source, view_in_test(trained.config.data, trained.kind))
+    samples = EvalSet(source, trained.task.view_in_test(trained.config.data))
     for index in range(len(source)):
         item, path = samples[index], Path(source.name(index))
         if item.pixels is None:

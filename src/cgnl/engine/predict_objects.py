@@ -2,7 +2,7 @@
 
 import colorsys
 import json as json_module
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from .tasks.detection import coco_results, set_size
 
 @dataclass(frozen=True)
 class Finding:
-    """The objects found in a picture, the surest first; or why it could not be read."""
+    """The objects found in an image, the surest first; or why it could not be read."""
 
     path: Path
     image_id: int
@@ -39,7 +39,7 @@ class Finding:
 
 @torch.inference_mode()
 def find_objects(trained: Trained, source: Source, device: str = "cpu", threshold: float = 0.0) -> Iterator[Finding]:
-    """The objects in each picture with at least this score."""
+    """The objects in each image with at least this score."""
     network = trained.network.to(device).eval()
     set_size(network, trained.config.data, training=False)
     files = [Path(source.name(index)) for index in range(len(source))]
@@ -63,29 +63,24 @@ def image_ids(paths: Sequence[Path]) -> list[int]:
     return found if len(set(found)) == len(paths) else list(range(len(paths)))
 
 
-def table(results: Iterator[Finding]) -> list[str]:
-    """Print the objects; returns the sentences on what could not be read."""
-    failed = []
+def table(results: Iterable[Finding]) -> None:
+    """Print the objects of each image that could be read."""
     for r in results:
         if r.problem:
-            failed.append(r.problem)
             continue
         say(f"{r.path}: {len(r.results)} found" if r.results else f"{r.path}: nothing found")
         for name, row in zip(r.classes, r.results, strict=True):
             x, y, w, h = row["bbox"]
             say(f"  {row['score']:7.2%}  {escape(name):20} {w:.0f} x {h:.0f} at ({x:.0f}, {y:.0f})")
-    return failed
 
 
-def json(results: Iterator[Finding]) -> list[str]:
+def json(results: Iterable[Finding]) -> None:
     """Print COCO's result format."""
-    found = list(results)
-    print(json_module.dumps([row for r in found for row in r.results]))
-    return [r.problem for r in found if r.problem]
+    print(json_module.dumps([row for r in results for row in r.results]))
 
 
-def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
-    """The same, each picture drawn into the folder as a PNG."""
+def drawn(results: Iterable[Finding], folder: Path) -> Iterator[Finding]:
+    """The same, each image drawn into the folder as a PNG."""
     make_folder(folder)
     written: set[Path] = set()
     for r in results:
@@ -98,7 +93,7 @@ def drawn(results: Iterator[Finding], folder: Path) -> Iterator[Finding]:
 
 
 def draw(finding: Finding) -> Tensor:
-    """The picture with boxes, masks and labels, uint8 [3, H, W], each object in a colour of its own."""
+    """The image with boxes, masks and labels, uint8 [3, H, W], each object in a colour of its own."""
     pixels, masks = finding.pixels, finding.masks
     assert pixels is not None
     assert masks is not None

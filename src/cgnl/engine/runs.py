@@ -76,7 +76,7 @@ class Run:
 
 
 def find_checkpoint(path: Path | str) -> Path:
-    """The file that is meant: of a run folder its ``last.ckpt``."""
+    """The checkpoint at a path: of a run folder, its ``last.ckpt``."""
     path = Path(path)
     if path.exists() and (path.suffix in EXPORTED or (path / "config.json").is_file()):
         also = "cgnl predict also reads .onnx, which cgnl export last.ckpt model.onnx writes"

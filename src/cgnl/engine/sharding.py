@@ -18,7 +18,7 @@ from .distributed import is_rank_zero, world_size
 
 
 def divide(network: nn.Module, device: torch.device) -> None:
-    """Divide a network: each of its residual blocks is put together for as long as it computes."""
+    """Divide the weights of a network; those of a residual block are gathered while it computes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -33,12 +33,12 @@ def divide(network: nn.Module, device: torch.device) -> None:
 
 
 def part(tensor: Tensor) -> Any:
-    """The part of a divided weight that this rank has; any other tensor itself."""
+    """This rank's part of a divided weight; any other tensor itself."""
     return getattr(tensor, "part", tensor)
 
 
 def whole(tensor: Any) -> Any:
-    """A divided tensor on the CPU of rank 0, for which all ranks must ask; anything else as it is."""
+    """A divided tensor, gathered on the CPU of rank 0 (all ranks must call this); anything else as it is."""
     if not hasattr(tensor, "full_tensor"):
         return tensor
     full = tensor.full_tensor()
@@ -96,7 +96,7 @@ def _change(
     optimizer: torch.optim.Optimizer,
     network: nn.Module,
 ) -> dict[str, Any]:
-    """The state with all in it changed that has the shape of its weight, which is not the count of steps."""
+    """Change every tensor of the state but the counts of steps, which have no dimensions."""
     weights = {id(part(parameter)): parameter for parameter in network.parameters()}
     order = [weights[id(p)] for group in optimizer.param_groups for p in group["params"]]
     entries = {
@@ -108,7 +108,7 @@ def _change(
 
 @contextmanager
 def gathered(network: nn.Module) -> Iterator[None]:
-    """Put the weights together on every rank, so that ranks may use the network each for itself."""
+    """Gather the weights on every rank, so that each can use the network by itself."""
     parts: list[Any] = [module for module in network.modules() if hasattr(module, "unshard")]
     for module in parts:
         module.set_reshard_after_forward(False, recurse=False)

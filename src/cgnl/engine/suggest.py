@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from ..data.survey import UNEVEN, Survey, describe, describe_balance
 from ..extras import need
+from ..safe_yaml import parse
 from ..text import printable
-from .config import LONGEST_NAME, build, parse
+from .config import LONGEST_NAME, build
 from .values import convert
 
 FEW = 10_000
@@ -42,7 +43,8 @@ class Setting(NamedTuple):
 def suggest_recipe(found: Survey) -> str:
     """Write the recipe; it is parsed and checked before it is returned."""
     advice = {"images": _advise_images, "videos": _advise_videos, "objects": _advise_objects}[found.index.kind]
-    text = _to_yaml(found, [*_locate(found), *advice(found)])
+    settings = sorted([*_locate(found), *advice(found)], key=lambda setting: "." in setting.name)
+    text = _to_yaml(found, settings)
     build({name: value for name, value in parse(text, "the recipe").items() if name != "extends"})
     return text
 
@@ -50,7 +52,7 @@ def suggest_recipe(found: Survey) -> str:
 def is_detailed(found: Survey) -> bool:
     """Whether the classes are likely to differ in details: many of them, and few samples of each."""
     counts = [count for count in found.counts.values() if count]
-    return found.index.kind == "images" and len(counts) >= MANY_CLASSES and median(counts) <= FEW_OF_EACH
+    return len(counts) >= MANY_CLASSES and median(counts) <= FEW_OF_EACH
 
 
 def choose_batch(found: Survey) -> int:
@@ -59,9 +61,8 @@ def choose_batch(found: Survey) -> int:
     return 2 ** int(math.log2(min(max(found.samples / STEPS, smallest), largest)))
 
 
-def choose_size(found: Survey) -> int:
+def choose_size(found: Survey, largest: int = USUAL) -> int:
     """The shorter side of most samples, in whole steps of the network, within the usual limits."""
-    largest = LARGEST if is_detailed(found) else USUAL
     return min(max(found.short_side // 32 * 32, SMALLEST), largest)
 
 
@@ -80,11 +81,12 @@ def _locate(found: Survey) -> Iterator[Setting]:
 
 
 def _advise_images(found: Survey) -> Iterator[Setting]:
-    size, detailed, is_small = choose_size(found), is_detailed(found), found.samples < FEW
-    shrunk = f"the shorter side of most pictures is {found.short_side}"
+    detailed, is_small = is_detailed(found), found.samples < FEW
+    size = choose_size(found, LARGEST if detailed else USUAL)
+    shrunk = f"the shorter side of most images is {found.short_side}"
     yield Setting("data.size", size, f"{shrunk}; 224 takes a quarter of the time" if size == LARGEST else shrunk)
     if size < 128:
-        yield Setting("data.area", [0.25, 1.0], "share of a picture in a crop; small pictures have little to spare")
+        yield Setting("data.area", [0.25, 1.0], "share of an image in a crop; small images have little to spare")
     yield Setting("data.flip", True, "false if left and right matter, as in letters or hands")
     if is_small:
         yield Setting("data.augment", "trivial", f"{found.samples:,} samples are few; look: cgnl data show")
@@ -98,7 +100,7 @@ def _advise_images(found: Survey) -> Iterator[Setting]:
         yield Setting("model.head", "covariance", MEASURED)
     else:
         yield Setting("model.block", "cgnl", "for cgnl explain; on birds it was no better than null (docs/results.md)")
-    yield from _learn(found)
+    yield from _learn(found, pretrained=is_small)
 
 
 def _advise_videos(found: Survey) -> Iterator[Setting]:
@@ -117,14 +119,15 @@ def _advise_videos(found: Survey) -> Iterator[Setting]:
     yield Setting("model.name", "c2d_resnet50", "c2d_resnet18 is faster")
     yield _weights(found)
     yield Setting("model.block", "cgnl", "for cgnl explain; what it is worth: docs/results.md, and cgnl diagnose")
-    yield from _learn(found)
+    yield from _learn(found, pretrained=True)
 
 
 def _advise_objects(found: Survey) -> Iterator[Setting]:
     size, batch = min(max(found.short_side // 32 * 32, 320), 800), choose_batch(found)
-    yield Setting("data.size", size, f"the shorter side of most pictures is {found.short_side}")
+    yield Setting("extends", "base_objects")
+    yield Setting("data.size", size, f"the shorter side of most images is {found.short_side}")
     yield Setting("model.weights", "IMAGENET1K_V1", "of the backbone; downloaded once. Offline: a file, or null")
-    yield Setting("optim.batch_size", batch, f"{found.samples:,} pictures; the learning rate follows it")
+    yield Setting("optim.batch_size", batch, f"{found.samples:,} images; the learning rate follows it")
     longer = 2 if found.samples < FEW else 1
     yield Setting("optim.epochs", 12 * longer, "the usual 12, twice for a small dataset" if longer > 1 else "as usual")
     yield Setting("optim.drops", [8 * longer, 11 * longer], "where the learning rate is divided by ten")
@@ -141,9 +144,8 @@ def _balance(found: Survey) -> Iterator[Setting]:
         yield Setting("data.balance", "weights", f"{describe_balance(found)}; also: sampling, none")
 
 
-def _learn(found: Survey) -> Iterator[Setting]:
+def _learn(found: Survey, pretrained: bool) -> Iterator[Setting]:
     batch, epochs = choose_batch(found), choose_epochs(found)
-    pretrained = found.samples < FEW or found.index.kind == "videos"
     yield Setting("optim.lr", 0.08 if pretrained else 0.1, "for 256 samples a step; scaled to the batch")
     if pretrained:
         yield Setting("optim.new_layers", 5.0, "what starts untrained learns faster")
@@ -164,8 +166,6 @@ def _to_yaml(found: Survey, settings: list[Setting]) -> str:
     """Group the settings; a reason that does not fit behind its setting stands above it."""
     lines = [f"# {printable(line)}" for line in describe(found)]
     lines.append("# Every setting is explained by: cgnl train --help")
-    if found.index.kind == "objects":
-        lines.append("extends: base_objects")
     group = ""
     for setting in settings:
         prefix, _, last = setting.name.rpartition(".")

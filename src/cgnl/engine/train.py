@@ -20,7 +20,7 @@ from .checkpoint import load_network, read
 from .classes import CLASSES, CONFUSION, save_classes
 from .config import SYNTHETIC, Config, Optim, build, to_dict
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training, with_defaults
-from .distributed import connect, find_accelerator, is_rank_zero, noticing, restarted, with_present_nodes
+from .distributed import connect, find_accelerator, is_rank_zero, lost_ranks_as_sentences, restarted, with_present_nodes
 from .folder import begin_folder, check_same, start_log, stop_log, take_folder, warnings_as_sentences
 from .loop import Loop, Stopped, shares_norms, validate
 from .messages import conclude, introduce
@@ -69,9 +69,9 @@ def train(
     resume = resume or restarted()
     try:
         console = start_log(is_rank_zero(), silent)
-        with noticing(), memory_errors_as_sentences(), warnings_as_sentences():
+        with lost_ranks_as_sentences(), memory_errors_as_sentences(), warnings_as_sentences():
             dataset = open_dataset(config.data)
-            config = resolved(config, dataset)
+            config = resolve(config, dataset)
             with take_folder(config, resume) as folder:
                 loop = setup(config, dataset, folder, resume, repeat, cache)
                 with loop.loggers:
@@ -106,7 +106,7 @@ def setup(
     cache: dict[str, CachedSource] | None,
 ) -> Loop:
     """Network, task and loop of a run, at its first step or where its last checkpoint ends."""
-    task, batch_size = TASKS[dataset.kind], fitting_batch(config, len(dataset.train))
+    task, batch_size = TASKS[dataset.kind], choose_batch_size(config, len(dataset.train))
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
     network, at_once = new_network(config, dataset, batch_size, load=last is None)
     checkpoint = None if last is None else read_resumable(last, config, dataset, network)
@@ -126,24 +126,24 @@ def setup(
 
 
 def new_network(config: Config, dataset: Dataset, batch_size: int, load: bool = True) -> tuple[nn.Module, int]:
-    """The network, which can take the samples of these settings, and how many of a step it sees at once."""
+    """The network, checked with the size of its inputs, and the samples that it gets at once."""
     torch.manual_seed(config.seed)
     network = build_network(config.model, len(dataset.classes), load=load)
     at_once = batch_size // (config.world * config.optim.accumulate)
     outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
-    check_input(outline, config.model.name, view_in_training(config.data), dataset.kind, seen)
+    check_input(outline, config.model.name, view_in_training(config.data), TASKS[dataset.kind], seen)
     freeze(outline, config.optim.freeze)  # refused before there is a folder
     return network, at_once
 
 
 def extend(loop: Loop, before: Optim) -> None:
-    """Continue with more epochs, if they were given, by the schedule of the new total."""
+    """Continue with the schedule of more epochs, if the settings ask for more."""
     optim, steps = loop.config.optim, loop.steps_per_epoch
     if optim.epochs == before.epochs:
         return
     loop.finished, loop.wait_count = False, 0
     for name in ("results.json", "predictions.csv", CLASSES, CONFUSION) if is_rank_zero() else ():
-        (loop.folder / name).unlink(missing_ok=True)  # they are those of a run that has ended
+        (loop.folder / name).unlink(missing_ok=True)  # results of the shorter run
     old = loop.lr * schedule.factor(before, steps, max(loop.step - 1, 0))
     new = loop.lr * schedule.factor(optim, steps, loop.step)
     log.info(
@@ -161,12 +161,12 @@ def fit(loop: Loop, console: Any) -> None:
     try:
         loop.fit(task.train_batches(loop.batch_size, loop.epochs, first), tests, bar)
     except Stopped:
-        log.info(f"stopped and saved at step {loop.step:,}: the same command with --resume goes on")
+        log.info(f"stopped and saved at step {loop.step:,}: the same command with --resume continues it")
         raise SystemExit(130) from None
     except RuntimeError:
-        if not loop.signals.asked:  # by a signal that has ended the loader's workers, too
+        if not loop.signals.asked:  # a signal has also ended the workers of the loader
             raise
-        log.info("stopped: the same command with --resume goes on from the last checkpoint")
+        log.info("stopped: the same command with --resume continues from the last checkpoint")
         raise SystemExit(130) from None
     if loop.step < loop.total_steps:
         log.info(f"stopped early: {counted(loop.config.patience or 0, 'test')} without a better result")
@@ -179,7 +179,8 @@ def fit(loop: Loop, console: Any) -> None:
 def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
     """Test videos by the full protocol, and write the results."""
     task, dataset = loop.task, loop.task.dataset
-    if task.kind == "videos" and dataset.name not in SYNTHETIC:
+    data = loop.config.data
+    if task.view_in_test(data) != task.view_in_test(data, full=False):
         loop.pass_time()  # the time to repeat a test does not count
         validate(task, loop.tested, task.test_batches(full=True), loop.bar)
     loop.pass_time()
@@ -206,7 +207,7 @@ def log_start(loop: Loop, resume: bool | Path, resumed: bool) -> None:
     if resumed and (loop.finished or loop.step == loop.total_steps):
         log.info(f"it has ended already, at step {loop.step:,}: it is only tested")
     elif resumed:
-        log.info(f"it goes on from step {loop.step:,}")
+        log.info(f"it continues from step {loop.step:,}")
     elif resume:
         log.info("there is no checkpoint yet: it begins anew")
     elif config.model.weights is None and loop.task.dataset.name not in SYNTHETIC:
@@ -228,11 +229,11 @@ def read_resumable(last: Path, config: Config, dataset: Dataset, network: nn.Mod
     return checkpoint
 
 
-def resolved(config: Config, dataset: Dataset) -> Config:
-    """The settings with everything that was left open decided, if they can be trained with on this machine."""
+def resolve(config: Config, dataset: Dataset) -> Config:
+    """The settings with all defaults resolved; raises if this machine cannot train with them."""
     task, config = TASKS[dataset.kind], with_present_nodes(config)
     find_accelerator(config)
-    at_once = fitting_batch(config, len(dataset.train)) // (config.world * config.optim.accumulate)
+    at_once = choose_batch_size(config, len(dataset.train)) // (config.world * config.optim.accumulate)
     for name in ("mixup", "cutmix") if at_once == 1 else ():
         if alpha := getattr(config.data, name):
             need = "two samples at a time: make optim.batch_size larger, or optim.accumulate smaller"
@@ -251,7 +252,7 @@ def resolved(config: Config, dataset: Dataset) -> Config:
         raise ValueError(f"{config.data.root} is not usable: no training sample of class {missing}")
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
         if refused and not task.fixed_size:
-            raise ValueError(f"{name} is not possible for {model.name}: its pictures and objects have no fixed sizes")
+            raise ValueError(f"{name} is not possible for {model.name}: its images have no fixed size")
     config = with_defaults(
         dataclasses.replace(config, model=model, data=dataclasses.replace(config.data, dataset=dataset.name))
     )
@@ -260,8 +261,8 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     return dataclasses.replace(config, name=name)
 
 
-def fitting_batch(config: Config, count: int) -> int:
-    """Samples of a step: as asked for, or all there are, in equal shares."""
+def choose_batch_size(config: Config, count: int) -> int:
+    """The global batch size: as set, or for a small dataset the largest that ranks and accumulated parts can share."""
     parts, asked = config.world * config.optim.accumulate, config.optim.batch_size
     if asked % parts:
         shares = f"{config.world} devices x {config.optim.accumulate} parts"

@@ -22,6 +22,7 @@ from ..engine.config import SYNTHETIC, Config, merge, nest
 from ..engine.datasets import Dataset, dataset_name, get_size, open_dataset, view_in_training
 from ..engine.network import build_network, network_options
 from ..engine.schedule import total_epochs
+from ..engine.tasks import TASKS
 from ..models import is_detector, is_video
 from ..models.table import cost
 from ..text import counted, say
@@ -158,7 +159,7 @@ def _embedded(config: Config) -> Mapping[str, Any]:
     if dataset in SYNTHETIC:
         return EMBEDDED[dataset]
     if is_detector(name):
-        raise ValueError("no pictures with objects are embedded")
+        raise ValueError("no images with objects are embedded")
     video = is_video(name)
     smaller = "resnet18" if "resnet50" in name else "resnet34"
     options = dict(model.options)
@@ -222,11 +223,12 @@ _open = cache(open_dataset)
 def flops(config: Config, dataset: Dataset) -> float:
     """FLOPs of a run: three passes over each training sample of an epoch, one over each view of a test."""
     model, epochs = config.model, total_epochs(config.optim)
-    view, clips = view_in_training(config.data), dataset.kind == "videos"
+    view, test = view_in_training(config.data), TASKS[dataset.kind].view_in_test(config.data)
     size = view.size or round(math.prod(dataset.train.read(0, range).shape[-2:]) ** 0.5)  # synthetic: uncropped
     once = 2e9 * cost(str(model.name), size, view.frames, len(dataset.classes) + 1, **network_options(model)).gmacs
     tests = -(-epochs // config.test_every)
-    tests += config.data.test_clips * config.data.test_crops if clips and view.size else 0
+    views = test.clips * test.crops
+    tests += views if views > 1 else 0
     return once * (3 * epochs * len(dataset.train) + tests * len(dataset.test))
 
 

@@ -47,22 +47,17 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 def interval(values: Sequence[float], level: float) -> tuple[float, float]:
     """Confidence interval of the mean, Student's t."""
-    mean, half = statistics.fmean(values), float(_t(values).ppf((1 + level) / 2)) * _standard_error(values)
-    return mean - half, mean + half
+    low, high = _student(values).confidence_interval(level)
+    return float(low), float(high)
 
 
 def t_test(values: Sequence[float]) -> float:
     """Two-sided p of a mean of zero."""
-    mean, error = statistics.fmean(values), _standard_error(values)
-    return float(2 * _t(values).sf(abs(mean) / error)) if error else float(mean == 0)
+    return float(_student(values).pvalue) if any(values) else 1.0
 
 
-def _standard_error(values: Sequence[float]) -> float:
-    return statistics.stdev(values) / math.sqrt(len(values))
-
-
-def _t(values: Sequence[float]) -> Any:
-    return need("scipy.stats", "reproduce").t(len(values) - 1)
+def _student(values: Sequence[float]) -> Any:
+    return need("scipy.stats", "reproduce").ttest_1samp(values, 0)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -102,7 +97,8 @@ def compare_samples(before: Sequence[str], after: Sequence[str]) -> Discordance:
     else:
         squares = sum(d * d for d in by_sample)
         p = math.erfc(abs(won - lost) / math.sqrt(2 * squares)) if squares else 1.0
-    return Discordance(lost, won, p, 100 * 1.96 * _standard_error(by_sample) / len(seeds))
+    error = statistics.stdev(by_sample) / math.sqrt(len(by_sample))
+    return Discordance(lost, won, p, 100 * 1.96 * error / len(seeds))
 
 
 @dataclass(frozen=True)

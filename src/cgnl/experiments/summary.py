@@ -14,7 +14,7 @@ from .tables import Row, Table, reported_gain
 
 REASONS = "not_run.json"
 NOT_YET = "not yet"
-"""Why a run is missing that nothing stands in the way of."""
+"""Reason given for a run that can be made and has not been."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def markdown(summary: Summary, brief: bool = False) -> str:
     note = f"{'Not a table of the paper. ' if table.ours else ''}{table.note}".strip()
     parts = [note, *protocols, rows_markdown(summary)]
     if any(_is_synthetic(line.config) and not _is_synthetic(line.row.config()) for line in lines):
-        parts.append("These are drawn pictures and smaller networks: only the way of the experiment is the paper's.")
+        parts.append("These are synthetic images and smaller networks: only the way of the experiment is the paper's.")
     parts.append(_bullets(_list_missing(lines)))
     parts.append(_bullets(findings(summary) if table.primary else sentences(summary)))
     if not brief:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_io import make_folder, write_csv
-from ..engine.config import SYNTHETIC
 from ..engine.evaluate import Test
 from ..engine.tasks.detection import SURE, same_objects
 from ..extras import need
@@ -21,32 +20,30 @@ from .verdict import Verdict, count_changed
 
 def run(test: Test, block: str | None = None) -> Diagnosis:
     """Diagnose all blocks and second-order heads at once, or one block."""
-    network, videos = test.trained.network, test.dataset.kind == "videos"
+    network, task = test.trained.network, test.task
     blocks, heads, more = find_blocks(network), second_order_pools(network), {}
-    if block or not (heads or videos):
+    if block or not (heads or task.has_frames):
         find_module(blocks, block)  # raises if there is none
     if block:
         blocks, heads = {block: blocks[block]}, {}
-    elif videos:
+    elif task.has_frames:
         more = {"frames in random order": lambda: frames_shuffled(network)}
 
     predicted: list[list[Any]] = []  # by each test
 
     def classify() -> list[bool]:
         test.run()
-        predicted.append([int(prediction.predicted) for prediction in test.task.predictions])
-        return [prediction.right for prediction in test.task.predictions]
+        predicted.append([int(prediction.predicted) for prediction in task.predictions])
+        return [prediction.right for prediction in task.predictions]
 
     def find() -> tuple[float, list[Any]]:
         box_ap = 100 * test.run()["test_box_ap"]
-        predicted.append(test.task.found_by_image())  # pyright: ignore[reportAttributeAccessIssue]
+        predicted.append(task.found_by_image())  # pyright: ignore[reportAttributeAccessIssue]
         return box_ap, predicted[-1]
 
-    names = test.task.classifies
-    data = test.config.data
-    views = data.test_clips * data.test_crops if videos and test.dataset.name not in SYNTHETIC else 1
+    names, view = task.classifies, task.view_in_test(test.config.data)
     compare = compare_classes if names else compare_objects
-    result = diagnose_blocks(blocks, classify if names else find, views, heads, more, compare)
+    result = diagnose_blocks(blocks, classify if names else find, view.clips * view.crops, heads, more, compare)
     if not blocks:
         return result
     without = predicted[[outcome.attention for outcome in result.outcomes].index("block off")]
@@ -56,14 +53,14 @@ def run(test: Test, block: str | None = None) -> Diagnosis:
 
 
 def compare_objects(name: str, truth: tuple[float, list[Any]], now: tuple[float, list[Any]]) -> DetectorOutcome:
-    """Compare a test of a detector with that of the unchanged one, picture by picture."""
+    """Compare a test of a detector with that of the unchanged one, image by image."""
     return DetectorOutcome(name, now[0], count_changed(truth[1], now[1], same_objects), now[0] - truth[0])
 
 
 def table(result: Diagnosis, samples: int) -> list[str]:
     """Format a diagnosis as lines of text."""
     finds = isinstance(result.outcomes[0], DetectorOutcome)
-    columns = "box AP   change  pictures" if finds else " top-1   change  lost   won         p"
+    columns = "box AP   change  images" if finds else " top-1   change  lost   won         p"
     lines = [f"{f'replaced, {samples:,} samples':34}  {columns}"]
     for o in result.outcomes:
         line = f"{o.attention:34} {score(o):6.2f}%"
@@ -72,7 +69,7 @@ def table(result: Diagnosis, samples: int) -> list[str]:
             line += f" {o.changed:9}" if isinstance(o, DetectorOutcome) else f" {o.lost:5} {o.won:5} {o.p:9.2g}"
         lines.append(line)
     if finds:
-        lines.append(f"pictures: those in which other objects are found, of a score of {SURE:g} or more.")
+        lines.append(f"images: those in which other objects are found, of a score of {SURE:g} or more.")
     else:
         lines.append("lost, won: samples that become wrong, right. p: McNemar's exact test.")
     if result.added:

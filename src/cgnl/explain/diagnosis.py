@@ -58,7 +58,7 @@ class DetectorOutcome:
 
     attention: str
     box_ap: float  # percent
-    changed: int = 0  # pictures in which other objects are found
+    changed: int = 0  # images in which other objects are found
     change: float = 0.0  # of box_ap, in points
     added: float | None = None
     added_median: float | None = None

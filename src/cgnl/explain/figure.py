@@ -4,6 +4,7 @@ import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..atomic_io import make_folder, whole_file
 from ..data.transforms import Box, crop, resize
+from ..data.video import write_video
 from ..engine.checkpoint import Trained
 from ..engine.predictions import ranked
 from ..engine.tasks.detection import SURE, coco_results, same_objects
@@ -27,11 +29,11 @@ DIMMED = 0.4  # brightness of unrelated patches
 FADED = 0.35  # contrast of what the network does not see
 SIDE, LONGEST = 1.55, 4.0  # inches of a panel's shorter side, and of its longer one at most
 RESOLUTION = 110, 250  # least and most dots per inch
-LARGEST = 1600  # larger pictures are drawn on a copy of so many pixels
+LARGEST = 1600  # larger images are drawn on a copy of so many pixels
 FRAMES = 8  # in a strip
 NAMED = 5  # objects in a caption
 MARGIN, LINE = 0.08, 0.14  # inches above a figure, and of a line of its caption
-PANEL, RATE = (192, 384), 8  # least and most height of a video panel in pixels, frames per second
+PANEL, RATE = (192, 384), Fraction(8)  # least and most height of a video panel in pixels, frames per second
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +87,7 @@ class Row:
         return f"{self.words}{verdict}{self.attention.caption}{MOVED if self.seen.usual else ''}"
 
     def save(self, path: str | Path, threshold: float = THRESHOLD, heat: bool = False) -> None:
-        """Draw the maps to a picture or, for clips, to an .mp4."""
+        """Draw the maps to an image or, for clips, to an .mp4."""
         write_figure([self], Path(path), threshold, heat)
 
 
@@ -181,9 +183,9 @@ def draw(
     heat: bool = False,
     parts: Mapping[str, tuple[float, float]] | None = None,
 ) -> Any:
-    """Draw a matplotlib figure: for pictures one row per network, for clips one row per map and one column per frame.
+    """Draw a matplotlib figure: for images one row per network, for clips one row per map and one column per frame.
 
-    With ``heat``, maps are drawn as colours over pictures; over frames they always are. The last column of pictures
+    With ``heat``, maps are drawn as colours over images; over frames they always are. The last column of images
     shows the true positions (x, y) of ``parts``.
     """
     with need("matplotlib", "explain").rc_context({"text.parse_math": False}):  # names of classes may have dollars
@@ -202,9 +204,9 @@ def write_figure(
     if path.suffix != ".mp4":
         save(draw(rows, threshold, heat, parts), path)
     elif rows[0].seen.frames:
-        write_video(frames(rows), path)
+        write_video(frames(rows), RATE, path)
     else:
-        raise ValueError(f"{path} is a video, and the network was trained on pictures: give a .png")
+        raise ValueError(f"{path} is a video, and the network was trained on images: give a .png")
 
 
 def _columns(rows: Sequence[Row], threshold: float, heat: bool, parts: Mapping[str, tuple[float, float]]) -> Any:
@@ -283,7 +285,7 @@ def _grid(lines: int, columns: int, seen: FileInput, gap: float = 0.5) -> tuple[
 
 
 def _show(axis: Any, image: Tensor, seen: FileInput) -> None:
-    """Show a picture in pixels of the file, and the border of what the network sees of it."""
+    """Show an image in pixels of the file, and the border of what the network sees of it."""
     axis.imshow(image.permute(1, 2, 0).numpy(), extent=(0, seen.width, seen.height, 0), interpolation="antialiased")
     if not seen.whole:
         top, left, *size = seen.box
@@ -295,14 +297,14 @@ def _show(axis: Any, image: Tensor, seen: FileInput) -> None:
 def _panel(
     axis: Any, row: Row, shown: Map, image: Tensor, frame: int | None, threshold: float | None, heat: bool
 ) -> None:
-    """One map over one picture: related patches outlined, and the rest dimmed or the map as colours."""
+    """One map over one image: related patches outlined, and the rest dimmed or the map as colours."""
     box = row.seen.box
     scaled = shown.scaled if frame is None else at_frame(shown, frame, len(row.seen.original))  # [h, w]
     related = None if threshold is None else scaled >= threshold
     if heat:
-        _show(axis, paint(image, row.seen, lambda part: heated(part, scaled)), row.seen)
+        _show(axis, paint(image, row.seen, lambda part: blend_heat(part, scaled)), row.seen)
     elif related is not None:
-        _show(axis, paint(image, row.seen, lambda part: dimmed(part, related)), row.seen)
+        _show(axis, paint(image, row.seen, lambda part: darken(part, related)), row.seen)
     if related is not None:
         lines = need("matplotlib.collections", "explain").LineCollection
         edges = (outline(related, box.height, box.width) + torch.tensor([box.left, box.top])).numpy()
@@ -343,7 +345,7 @@ def _label(shown: Map) -> str:
 
 
 def outline(mask: Tensor, height: float, width: float) -> Tensor:
-    """The edges of a mask [h, w] that covers a picture, as pairs of points (x, y): [K, 2, 2]."""
+    """The edges of a mask [h, w] that covers an image, as pairs of points (x, y): [K, 2, 2]."""
     rows, columns = mask.shape
     inside = F.pad(mask.to(torch.int8), (1, 1, 1, 1))
     across = (inside[1:, 1:-1] != inside[:-1, 1:-1]).nonzero()  # edge above row r, at column c
@@ -359,20 +361,20 @@ def at_frame(shown: Map, frame: int, count: int) -> Tensor:
 
 
 def paint(image: Tensor, seen: FileInput, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Change the part of a picture [3, H, W] of a file that the network sees, and fade the rest."""
+    """Change the part of an image [3, H, W] of a file that the network sees, and fade the rest."""
     box = seen.box_in(*image.shape[-2:])
     result = (255 - FADED * (255 - image.float())).byte()
     crop(result, box)[:] = change(crop(image, box))
     return result
 
 
-def dimmed(pixels: Tensor, related: Tensor) -> Tensor:
+def darken(pixels: Tensor, related: Tensor) -> Tensor:
     """Darken pixels [3, H, W] outside a mask [h, w]."""
     inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])[0]  # [1, H, W]
     return (pixels * (DIMMED + (1 - DIMMED) * inside)).byte()
 
 
-def heated(pixels: Tensor, scaled: Tensor) -> Tensor:
+def blend_heat(pixels: Tensor, scaled: Tensor) -> Tensor:
     """Blend a scaled map [h, w], as colours, with grey pixels [3, H, W]."""
     values = F.interpolate(scaled.float()[None, None], pixels.shape[-2:], mode="bilinear")[0, 0]  # [H, W]
     colours = need("matplotlib", "explain").colormaps[COLOURS](values.clamp(0, 1).numpy())[..., :3]
@@ -380,8 +382,8 @@ def heated(pixels: Tensor, scaled: Tensor) -> Tensor:
     return (0.4 * grey + 0.6 * 255 * torch.from_numpy(colours).permute(2, 0, 1)).byte()
 
 
-def with_reference(image: Tensor, row: Row, frame: int) -> Tensor:
-    """Mark the reference patch of a picture [3, H, W] of the file in green, in its own frame only."""
+def mark_patch(image: Tensor, row: Row, frame: int) -> Tensor:
+    """Mark the reference patch of an image [3, H, W] of the file in green, in its own frame only."""
     if row.reference is None or frame != row.frame:
         return image
     down, across = image.shape[-2] / row.seen.height, image.shape[-1] / row.seen.width
@@ -393,8 +395,8 @@ def with_reference(image: Tensor, row: Row, frame: int) -> Tensor:
     return torch.where(inside, torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None], image)
 
 
-def with_border(image: Tensor, seen: FileInput) -> Tensor:
-    """Draw a thin dashed line around what the network sees of a picture [3, H, W] of the file."""
+def mark_border(image: Tensor, seen: FileInput) -> Tensor:
+    """Draw a thin dashed line around what the network sees of an image [3, H, W] of the file."""
     if seen.whole:
         return image
     height, width = image.shape[-2:]
@@ -407,7 +409,7 @@ def with_border(image: Tensor, seen: FileInput) -> Tensor:
 
 
 def fit(images: Tensor, least: int, most: int) -> Tensor:
-    """Repeat the pixels of small pictures [.., H, W], or shrink large ones, to about so many pixels in height."""
+    """Repeat the pixels of small images [.., H, W], or shrink large ones, to about so many pixels in height."""
     height, width = images.shape[-2:]
     if height > most:
         return resize(images, most, max(1, round(width * most / height)))
@@ -427,17 +429,19 @@ def frames(rows: Sequence[Row]) -> Tensor:
         lines = []
         for row in rows:
             frame = fit(row.seen.original[t], *PANEL)
-            line = [_titled(with_border(with_reference(frame, row, t), row.seen), row.title)]
+            line = [_add_title(mark_border(mark_patch(frame, row, t), row.seen), row.title)]
             for shown, _ in row.panels:
                 heat = at_frame(shown, t, count)
-                line.append(_titled(paint(frame, row.seen, lambda part, heat=heat: heated(part, heat)), _label(shown)))
+                line.append(
+                    _add_title(paint(frame, row.seen, lambda part, heat=heat: blend_heat(part, heat)), _label(shown))
+                )
             line += [torch.zeros_like(line[0])] * (panels - len(line))
             lines.append(torch.cat(line, 2))
         images.append(torch.cat(lines, 1))
     return torch.stack(images)
 
 
-def _titled(pixels: Tensor, title: str) -> Tensor:
+def _add_title(pixels: Tensor, title: str) -> Tensor:
     """Put a line of text above pixels."""
     image = need("PIL.Image", "data").new("RGB", (pixels.shape[-1], 18))
     need("PIL.ImageDraw", "data").Draw(image).text((4, 3), title.replace("\n", ", "), fill="white")
@@ -451,18 +455,3 @@ def save(figure: Any, path: Path, **options: Any) -> None:
     figure.savefig(content, format=path.suffix[1:] or "png", **options)
     with whole_file(path, content.tell()) as file:
         file.write(content.getbuffer())
-
-
-def write_video(images: Tensor, path: Path) -> None:
-    """Write uint8 [T, 3, H, W] to an MP4 file."""
-    av = need("av", "data")
-    images = F.pad(images, (0, images.shape[-1] % 2, 0, images.shape[-2] % 2))  # the codec needs even sizes
-    codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=RATE)
-        stream.height, stream.width, stream.pix_fmt = *images.shape[-2:], "yuv420p"
-        stream.bit_rate = 4_000_000
-        for image in images:
-            frame = av.VideoFrame.from_ndarray(image.permute(1, 2, 0).contiguous().numpy(), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))

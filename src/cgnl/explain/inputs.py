@@ -12,14 +12,13 @@ from ..data.sources import FileSource, Source
 from ..data.transforms import MEAN, STD, Box, Colour, crop, network_input, resize, spread_boxes
 from ..data.video import clip_indices, spread_clip_starts
 from ..engine.checkpoint import Trained
-from ..engine.datasets import view_in_test
 from ..engine.predict import find_samples
 from ..engine.tasks.detection import set_size
 
 
 @dataclass(frozen=True, eq=False)
 class FileInput:
-    """One view of a picture, or of the clip in the middle of a video; the middle by default."""
+    """One view of an image, or of the clip in the middle of a video; the middle by default."""
 
     original: Tensor
     """The file's own pixels, or a smaller copy to be drawn on: uint8 [3, H, W] or [T, 3, H, W]."""
@@ -111,7 +110,7 @@ class FileInput:
 
 @dataclass(frozen=True, eq=False)
 class DetectorInput(FileInput):
-    """A picture for a detector, with the margin on its right and bottom that its backbone sees."""
+    """An image for a detector, with the margin on its right and bottom that its backbone sees."""
 
     _: KW_ONLY
     image: Tensor
@@ -125,23 +124,23 @@ class DetectorInput(FileInput):
 
 
 def whole_input(pixels: Tensor, frames: Sequence[int] = (), mean: Colour = MEAN, std: Colour = STD) -> FileInput:
-    """A picture [3, H, W], or a clip [T, 3, H, W], that a network sees whole."""
+    """An image [3, H, W], or a clip [T, 3, H, W], that a network sees whole."""
     height, width = pixels.shape[-2:]
     return FileInput(pixels, pixels, Box(0, 0, height, width), height, width, tuple(frames), mean=mean, std=std)
 
 
 def read_input(trained: Trained, file: Path | str) -> FileInput:
     """The one view of a file that a network is tested on between epochs."""
-    paths = find_samples([file], trained.kind)
+    paths = find_samples([file], trained.task)
     if len(paths) > 1:
         raise ValueError(f"{file} holds {len(paths)} {trained.task.file}s: name one")
     return read_sample(trained, FileSource.of_files(paths, trained.kind), 0)
 
 
 def read_sample(trained: Trained, source: Source, index: int) -> FileInput:
-    """The same of a sample of a dataset."""
+    """The same for a sample of a dataset."""
     data = trained.config.data
-    view = view_in_test(data, trained.kind, full=False)
+    view = trained.task.view_in_test(data, full=False)
     colours: Any = {"mean": data.mean or MEAN, "std": data.std or STD}
     numbers: list[int] = []
 
@@ -151,7 +150,7 @@ def read_sample(trained: Trained, source: Source, index: int) -> FileInput:
         return numbers
 
     pixels = source.read(index, pick)
-    if trained.kind == "objects":
+    if not trained.task.classifies:
         return _prepare(trained, pixels)
     if view.size is None:
         return whole_input(pixels, numbers, **colours)
@@ -162,7 +161,7 @@ def read_sample(trained: Trained, source: Source, index: int) -> FileInput:
 
 
 def _prepare(trained: Trained, pixels: Tensor) -> DetectorInput:
-    """A picture as a detector brings it to its size in a test."""
+    """An image as a detector resizes it in a test."""
     set_size(trained.network, trained.config.data, training=False)
     transform, device = trained.network.get_submodule("transform"), next(trained.network.parameters()).device
     image = pixels.to(device) / 255

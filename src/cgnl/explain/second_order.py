@@ -1,4 +1,4 @@
-"""What a second-order head sees: the pairs of channels that contribute most to a class, and where in the picture.
+"""What a second-order head sees: the pairs of channels that contribute most to a class, and where in the image.
 
 To first order the logit of a class is a sum over pairs of channels, of d logit / d Cov_ij times Cov_ij, and Cov_ij is
 the mean over positions n of the centred x_i(n) x_j(n). So each pair has a map, d logit / d Cov_ij times x_i(n) x_j(n),

@@ -1,7 +1,7 @@
-"""Is a block used? One sentence that goes with every picture of its attention.
+"""Whether a block is used, in a sentence that is shown with its maps.
 
-A block that adds next to nothing to its input, and without which the predictions are the same, still has maps: theta
-and phi are there whether or not anything depends on them. So whatever shows them also says what the block does.
+A block whose output hardly differs from its input still has attention maps, because theta and phi can be computed
+whether or not anything depends on them. So the maps come with what the block adds, and what changes without it.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class Verdict:
     changed: int
     """Predictions that change if all blocks are switched off."""
     samples: int
-    """1: a single picture or clip, about which the verdict is."""
+    """1: a single image or clip, about which the verdict is."""
 
     def unused(self, block: str | None = None) -> bool:
         """Whether a block is not used; all of them unless given."""

@@ -7,7 +7,7 @@ from .. import __version__
 from ..data.transforms import MEAN, STD
 from ..engine.checkpoint import Trained
 from ..engine.config import to_dict
-from ..engine.datasets import dataset_name, short_side_in_test, view_in_test
+from ..engine.datasets import dataset_name, short_side_in_test
 
 LARGEST_CHECK = 448, 32
 """Largest height and number of frames that an export is checked with: more would take minutes."""
@@ -33,16 +33,16 @@ def make_card(trained: Trained) -> dict[str, Any]:
 
 
 def preprocessing(trained: Trained) -> dict[str, Any]:
-    """How a picture or clip becomes the network's input."""
-    data = trained.config.data
-    if trained.kind == "objects":
+    """How an image or clip becomes the network's input."""
+    data, task = trained.config.data, trained.task
+    if not task.classifies:
         size = {"short_side": short_side_in_test(data), "long_side": data.long_side}
     else:
-        view = view_in_test(data, trained.kind)
+        view = task.view_in_test(data)
         size = {"short_side": view.short_side, "crop": view.size} if view.size else {}
-        if trained.kind == "videos":
+        if task.has_frames:
             size |= {"frames": view.frames, "stride": view.stride, "clips": view.clips, "crops": view.crops}
-    axes = "batch, 3, frames, height, width" if trained.kind == "videos" else "batch, 3, height, width"
+    axes = "batch, 3, frames, height, width" if task.has_frames else "batch, 3, height, width"
     return {
         "input": f"RGB from 0 to 1, less mean, by std: [{axes}]",
         "mean": data.mean or MEAN,
@@ -53,10 +53,9 @@ def preprocessing(trained: Trained) -> dict[str, Any]:
 
 def get_input_size(trained: Trained) -> tuple[int, ...]:
     """[frames,] height and width that the network was made for, or () if a check would take too long."""
-    if trained.kind == "objects":
+    task, (height, frames) = trained.task, LARGEST_CHECK
+    view = task.view_in_test(trained.config.data, full=False)
+    too_long = task.has_frames and view.frames > frames
+    if not task.classifies or view.size is None or view.size > height or too_long:
         return ()
-    view = view_in_test(trained.config.data, trained.kind, full=False)
-    height, frames = LARGEST_CHECK
-    if view.size is None or view.size > height or (trained.kind == "videos" and view.frames > frames):
-        return ()
-    return (view.frames, view.size, view.size) if trained.kind == "videos" else (view.size, view.size)
+    return (*([view.frames] if task.has_frames else []), view.size, view.size)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from ..data.index import require_file
 from ..data.loading import MAX_UNCROPPED_SIDE
 from ..engine.checkpoint import Trained, parse_card
-from ..engine.datasets import view_in_test
 from ..engine.predict import AT_ONCE
 from ..extras import need
 from ..text import counted, first_line
@@ -67,7 +66,7 @@ def open_onnx(path: Path | str) -> Trained:
 
 
 def find_dangers(model: Any, onnx: Any) -> Iterator[str]:
-    """What a network of ours does not have: foreign operators, loops and branches, numbers in other files."""
+    """Find what no export of ours contains: foreign operators, loops and branches, tensors in other files."""
     if model.functions or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         yield "has operators that are not ONNX's own"
     parts = [part for node in model.graph.node for part in node.attribute]
@@ -82,8 +81,8 @@ def find_dangers(model: Any, onnx: Any) -> Iterator[str]:
 
 def get_arena_limit(about: Trained) -> int:
     """The arena limit in bytes."""
-    view = view_in_test(about.config.data, about.kind)
-    images = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.kind == "videos" else 1)
+    view = about.task.view_in_test(about.config.data)
+    images = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.task.has_frames else 1)
     return max(LEAST, TIMES * images * 3 * (view.size or MAX_UNCROPPED_SIDE) ** 2 * 4)
 
 

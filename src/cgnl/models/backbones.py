@@ -12,13 +12,13 @@ from .layers import find_stages
 
 LIBRARIES = ("timm/", "torchvision/")
 OWN_DROPOUT = 0.5
-"""A dropout of this, the default, leaves a backbone's own."""
+"""The default dropout, with which networks of timm and torchvision keep their own."""
 AUXILIARY = ("googlenet", "inception_v3")
 """Networks of torchvision with further classifiers in training, which are left out."""
 
 
 class Input(NamedTuple):
-    """What pictures a network was made for."""
+    """The images that a network was made for."""
 
     size: int
     mean: tuple[float, ...]
@@ -62,7 +62,7 @@ def _build_torchvision(name: str, num_classes: int, dropout: float) -> nn.Module
 
 
 def _torchvision_with(name: str) -> Any:
-    """Torchvision's networks, if this is one of them."""
+    """The module torchvision.models; raises if it has no such network."""
     models = need("torchvision.models", "vision")
     known = models.list_models(module=models)
     if name not in known:

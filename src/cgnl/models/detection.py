@@ -1,6 +1,6 @@
 """Mask R-CNN on a ResNet-50: with a feature pyramid, or with res4's features and res5 as its head (C4).
 
-It is torchvision's: a list of pictures [3, H, W] of any size, from 0 to 1 -> a list of ``boxes``, ``labels``,
+It is torchvision's: a list of images [3, H, W] of any size, from 0 to 1 -> a list of ``boxes``, ``labels``,
 ``scores`` and ``masks``; in training, with a list of targets, a dictionary of losses. Class 0 is the background.
 """
 
@@ -19,7 +19,7 @@ mask_rcnn = need("torchvision.models.detection.mask_rcnn", "vision")
 misc = need("torchvision.ops.misc", "vision")
 
 PROPOSALS, DETECTIONS = 1000, 100
-"""Boxes per picture that reach the box head and the mask head in a test."""
+"""Boxes per image that reach the box head and the mask head in a test."""
 EPS = 1e-5
 
 
@@ -70,7 +70,7 @@ class MaskPredictor(mask_rcnn.MaskRCNNPredictor):
 
 
 class Shared(nn.Module):
-    """Calls a module that belongs to another, without listing its weights twice."""
+    """Calls a module that is registered elsewhere, so that its weights are not listed twice."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
@@ -132,7 +132,7 @@ def maskrcnn_c4(num_classes: int, dropout: float = 0.0, caffe: bool = False) -> 
 
 
 def dense_pass(model: nn.Module, pixels: Tensor) -> None:
-    """Run everything that costs multiply-adds for one picture, with the most proposals and detections."""
+    """Run everything that costs multiply-adds for one image, with as many proposals and detections as there can be."""
     features = model.get_submodule("backbone")(pixels)
     model.get_submodule("rpn").get_submodule("head")(list(features.values()))
     heads, channels = model.get_submodule("roi_heads"), next(iter(features.values())).shape[1]

@@ -1,4 +1,4 @@
-"""The layers of any network in their order, its stem and its stages, by the network's own structure."""
+"""Find the layers, the stem and the stages of any network by its structure."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def find_layers(network: nn.Module) -> dict[str, str]:
-    """Parameter -> the layer it belongs to: a residual block, or whatever else the network calls one after another."""
+    """Map each parameter to its layer: a residual block, or another module outside of them."""
     return {f"{layer}.{name}".lstrip("."): layer for layer, names in _walk(network, "") for name in names}
 
 
 def find_stem(network: nn.Module) -> list[str]:
-    """The layers before the first residual block, which is composite and stands in a container."""
+    """The layers before the first residual block: the first module with children in a container."""
     stem = []
     for name in filter(None, dict.fromkeys(find_layers(network).values())):
         layer = network.get_submodule(name)
@@ -26,7 +26,7 @@ def find_stem(network: nn.Module) -> list[str]:
 
 
 def find_stages(network: nn.Module) -> list[list[str]]:
-    """The residual blocks of each stage: neighbours of one class, which is also that of other neighbours."""
+    """The residual blocks of each stage. A stage is a run of neighbours of a class that forms runs of several."""
     names = [name for name in dict.fromkeys(find_layers(network).values()) if name]
     names = [name for name in names if _is_composite(layer := network.get_submodule(name)) and not _holds_layers(layer)]
     runs = [list(run) for _, run in groupby(names, lambda n: (n.rpartition(".")[0], type(network.get_submodule(n))))]
@@ -48,7 +48,7 @@ def _is_composite(module: nn.Module) -> bool:
 
 
 def _holds_layers(module: nn.Module) -> bool:
-    """Whether there is a container in it with several composite modules of one class, as a stage's residual blocks."""
+    """Whether it contains what looks like a stage: several modules of one class, with children, in one container."""
     for part in module.modules():
         inside = part.children() if isinstance(part, CONTAINERS) else ()
         classes = Counter(type(m) for m in inside if not isinstance(m, CONTAINERS) and _is_composite(m))

@@ -26,7 +26,7 @@ def i3d_resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False
 
 
 def inflate_weight(weight: Tensor, temporal_width: int) -> Tensor:
-    """Repeat a 2-D kernel over time and divide it by its width: a still clip then gives the picture's output."""
+    """Repeat a 2-D kernel over time and divide it by its width: a still clip then gives the image's output."""
     return weight.unsqueeze(2).repeat(1, 1, temporal_width, 1, 1) / temporal_width  # [O, I, T, kH, kW]
 
 

@@ -92,7 +92,7 @@ def find_nonfinite(state: Mapping[str, Tensor]) -> list[str]:
 
 
 def find_classifiers(model: nn.Module) -> tuple[str, ...]:
-    """Prefixes of the layers whose size is the number of classes: by their usual names, timm's word, or the last."""
+    """Prefixes of the layers whose size is the number of classes: of known names, those timm states, or the last."""
     names = [name for name, _ in model.named_parameters()]
     if usual := tuple(prefix for prefix in CLASSIFIERS if any(name.startswith(prefix) for name in names)):
         return usual

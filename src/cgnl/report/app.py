@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.images import to_image
-from ..data.index import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from ..explain.maps import THRESHOLD
 from ..extras import need
 from .page import ALL, STRONGEST, STYLES, Look, Network, look_at, shown, write_examples, write_figure
@@ -88,7 +87,7 @@ def sweep(page: Any, folder: Path, ours: Collection[Path]) -> None:
 
 
 def remove_old(folder: Path, seconds: float, ours: Collection[Path] = ()) -> None:
-    """Remove what was not changed for so long in a folder, with folders that are empty, but for ``ours``."""
+    """Remove files that have not changed for so many seconds, and empty folders; keep ``ours``."""
     before = time.time() - seconds
     for place, _, names in os.walk(folder, topdown=False):
         for path in [*(Path(place, name) for name in names), Path(place)]:  # a folder after what is in it
@@ -116,22 +115,23 @@ class Column(NamedTuple):
 
 
 def build(networks: Sequence[Network], folder: Path) -> Any:
-    """Build the page. What a visitor sees is in a state of their own; no visit changes anything here."""
+    """Build the page. Each visitor has a state of their own; nothing is shared between visits."""
     gr = load_gradio(folder)
-    clips = networks[0].trained.kind == "videos"
-    thing, suffixes = ("clip", VIDEO_SUFFIXES) if clips else ("picture", IMAGE_SUFFIXES)
+    task = networks[0].trained.task
     examples = [str(path) for path in write_examples(networks[0], folder)]
     with gr.Blocks(title="cgnl", analytics_enabled=False) as page:
         looks = gr.State([], time_to_live=KEEP)
         gr.Markdown(
             f"## What {'it attends' if len(networks) == 1 else 'they attend'} to\n"
-            f"Drop in a {thing}, then click anywhere on it: that is the reference position."
+            f"Drop in your {task.sample}, then click anywhere on it: that is the reference position."
         )
         with gr.Row():
             with gr.Column(scale=1, min_width=260):
-                file = gr.File(label=f"A {thing}", file_types=sorted(suffixes), height=130, elem_id="file")
+                file = gr.File(
+                    label=f"Your {task.sample}", file_types=sorted(task.suffixes), height=130, elem_id="file"
+                )
                 gallery = gr.Dataset(
-                    components=[gr.Video(visible=False) if clips else gr.Image(visible=False)],
+                    components=[gr.Video(visible=False) if task.has_frames else gr.Image(visible=False)],
                     samples=[[path] for path in examples],
                     label="Or one of these",
                     visible=bool(examples),
@@ -149,11 +149,11 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
 
         def split(looked: list[Look], chosen: Sequence[Any]) -> list[tuple[Look, str, str]]:
             if not looked:
-                raise ValueError(f"there is no {thing} yet: drop one in")
+                raise ValueError(f"there is no {task.sample} yet: drop one in")
             return list(zip(looked, chosen[:count], chosen[count : 2 * count], strict=True))
 
         def draw(looked: list[Look], *chosen: Any) -> dict[Any, Any]:
-            """Pictures, captions and predictions, which differ where the view was moved."""
+            """Images, captions and predictions, which differ where the view was moved."""
             least, how, t = chosen[-3:]
             values: dict[Any, Any] = {}
             for column, (one, group, channel) in zip(columns, split(looked, chosen), strict=True):
@@ -217,7 +217,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             return {looks: [], **empty, download: gr.DownloadButton(interactive=False)}
 
         def report_errors(function: Callable[..., Any], *first: Any) -> Callable[..., Any]:
-            """Give the first arguments, and show errors on the page."""
+            """Bind the first arguments, and show errors on the page."""
 
             def call(*arguments: Any) -> Any:
                 try:

@@ -13,7 +13,7 @@ from ..text import escape
 from .curves import INK, page_style, to_svg
 
 MOST, NUMBERED = 50, 20  # most classes of a matrix, and of one with its counts written
-LONGEST = 28  # characters of a class in a picture
+LONGEST = 28  # characters of a class in an image
 RIGHT, WRONG = "#2b6cb0", "#d9534f"
 
 

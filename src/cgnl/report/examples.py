@@ -1,4 +1,4 @@
-"""Pictures in a report: thumbnails of test samples, and what the network attends to in some of them."""
+"""Images in a report: thumbnails of test samples, and what the network attends to in some of them."""
 
 import base64
 import io
@@ -49,7 +49,7 @@ def open_samples(config: Config) -> tuple[Source | None, str]:
 
 
 def make_thumbnails(source: Source, predictions: Iterable[Prediction]) -> list[Figure]:
-    """Small pictures of samples, or the middle frames of videos; unreadable ones are skipped."""
+    """Small images of samples, or the middle frames of videos; unreadable ones are skipped."""
     figures = []
     for p in predictions:
         if is_sample(p, source):
@@ -65,7 +65,7 @@ def draw_examples(
 ) -> tuple[list[Figure], Verdict | None]:
     """What the network attends to in some samples, and the verdict of ``cgnl diagnose`` if there is one.
 
-    There are no pictures if the network has neither blocks nor a second-order head.
+    There are no images if the network has neither blocks nor a second-order head.
     """
     trained = open_trained(checkpoint)
     if not find_blocks(trained.network) and not second_order_pools(trained.network):

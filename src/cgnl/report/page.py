@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..data.images import to_image
 from ..data.loading import MAX_UNCROPPED_SIDE
+from ..data.video import write_video
 from ..engine.checkpoint import Trained, open_trained, require_classifier
 from ..engine.config import SYNTHETIC
 from ..engine.datasets import dataset_name, open_dataset
@@ -22,10 +23,10 @@ from ..explain.maps import THRESHOLD, Attention, Map, attention, find_blocks
 from ..explain.verdict import Verdict, quick_verdict, read_verdict
 from ..models.device import find_device
 
-SIDE = 512  # small pictures are enlarged to about this many pixels
+SIDE = 512  # small images are enlarged to about this many pixels
 LARGEST, LARGEST_FRAME = 1280, 640  # large ones are shrunk, because each visitor's are kept in memory
 ALL, STRONGEST, SUM = "all", "strongest", "sum"  # all groups; the channel with the largest range; a group's sum
-STYLES = ("patches", "heat", "picture")  # related patches outlined, the map as colours, the picture alone
+STYLES = ("patches", "heat", "image")  # related patches outlined, the map as colours, the image alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +121,7 @@ class Look:
         return f"{verdict}\n\n{shown}{figure.MOVED if self.seen.usual else ''}"
 
     def place(self, x: float, y: float, frame: int = 0) -> tuple[float, ...]:
-        """Convert a pixel of the shown picture to a position in the file."""
+        """Convert a pixel of the shown image to a position in the file."""
         seen, (rows, columns) = self.seen, self.seen.original.shape[-2:]
         sides = ((x, columns, seen.width), (y, rows, seen.height))
         at = tuple(min(max(p / (self.times * shown), 0) * n, n - 1) for p, shown, n in sides)
@@ -187,18 +188,18 @@ def shown(
     image = figure.enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
     scaled = figure.at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
     if style == "heat":
-        image = figure.paint(image, look.seen, lambda part: figure.heated(part, scaled))
+        image = figure.paint(image, look.seen, lambda part: figure.blend_heat(part, scaled))
     elif style == "patches":
-        image = figure.paint(image, look.seen, lambda part: outlined(part, scaled >= threshold))
-    image = figure.with_border(image, look.seen)
-    return figure.with_reference(image, row, frame if count else int(look.attention.at[-1]))
+        image = figure.paint(image, look.seen, lambda part: outline_patches(part, scaled >= threshold))
+    image = figure.mark_border(image, look.seen)
+    return figure.mark_patch(image, row, frame if count else int(look.attention.at[-1]))
 
 
-def outlined(pixels: Tensor, related: Tensor) -> Tensor:
+def outline_patches(pixels: Tensor, related: Tensor) -> Tensor:
     """Dim pixels [3, H, W] outside a mask [h, w], and draw a white line around it."""
     inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])  # [1, 1, H, W]
     edge = F.max_pool2d(inside, 5, 1, 2) + F.max_pool2d(-inside, 5, 1, 2) > 0
-    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), figure.dimmed(pixels, related))
+    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), figure.darken(pixels, related))
 
 
 def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) -> None:
@@ -220,6 +221,6 @@ def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]
         if pixels.ndim == 3:
             to_image(pixels).save(path)
         else:
-            figure.write_video(pixels, path)
+            write_video(pixels, figure.RATE, path)
         paths.append(path)
     return paths

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from ..engine.classes import Scores, score_classes
 from ..engine.config import to_dict, to_yaml
 from ..engine.datasets import dataset_name
+from ..engine.loggers import flatten
 from ..engine.predictions import Prediction
 from ..text import counted, format_duration
 from .classes import draw_matrix, draw_reliability
@@ -202,7 +203,7 @@ def tabulate_speed(runs: Runs) -> Table | None:
 
 def tabulate_settings(runs: Runs) -> Table | None:
     """The settings in which runs differ."""
-    flat = [_flatten(to_dict(run.config)) for run in runs]
+    flat = [{n: _spell(value) for n, value in flatten(to_dict(run.config)).items()} for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
     rows = [[name, *(one.get(name, "") for one in flat)] for name in names if name != "name"]
     rows = [row for row in rows if len(set(row[1:])) > 1]
@@ -221,13 +222,7 @@ def tabulate_software(runs: Runs) -> Table | None:
     return Table(["", "software", "commit", "system"], rows) if rows else None
 
 
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        elif isinstance(value, list):
-            flat[f"{prefix}{name}"] = f"[{', '.join(map(str, value))}]"
-        else:
-            flat[f"{prefix}{name}"] = "" if value is None else str(value)
-    return flat
+def _spell(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
+    return "" if value in (None, {}) else str(value)

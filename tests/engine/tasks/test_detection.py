@@ -25,7 +25,7 @@ from cgnl.data.transforms import generator
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.evaluate import evaluate
 from cgnl.engine.loop import Loop
-from cgnl.engine.predict_objects import find_objects, image_ids
+from cgnl.engine.predict_objects import find_objects
 from cgnl.engine.tasks import Objects
 from cgnl.engine.tasks.detection import LOSSES, gather_results, same_objects
 from cgnl.models import NETWORKS
@@ -151,9 +151,9 @@ def test_run_leaves_what_a_run_leaves(find):
     assert summary["best_box_ap"] == result.best == max(float(row["test_box_ap"]) for row in rows)
     assert summary["test_count"] == 5
     log = (result.folder / "log.txt").read_text()
-    assert "8 pictures to train on, 5 to test on, 2 classes" in log
-    assert "1 training picture without objects: left out of the training" in log
-    assert "test: average precision on 5 pictures" in log
+    assert "8 images to train on, 5 to test on, 2 classes" in log
+    assert "1 training image without objects: left out of the training" in log
+    assert "test: average precision on 5 images" in log
     trained = open_trained(result.folder / "last.ckpt")
     assert (trained.classes, trained.ids, trained.kind) == (("red", "blue"), (4, 9), "objects")
 
@@ -227,7 +227,7 @@ def test_eval_on_the_training_pictures_when_told(find, cgnl):
     path = find(optim__epochs=1).folder / "last.ckpt"
     status, out, _ = cgnl("eval", path, "data.test_on=train")
     assert status == 0
-    assert "average precision on 9 pictures" in out
+    assert "average precision on 9 images" in out
     status, out, _ = cgnl("eval", path, path, "--json")
     printed = json.loads(out)
     assert printed["mean_box_ap"] == pytest.approx(printed["tests"][0]["test_box_ap"])
@@ -357,12 +357,6 @@ def test_report_of_a_run_that_finds_objects(find, cgnl):
     assert "Accuracy of each class" not in page
 
 
-def test_picture_numbers_are_those_of_the_names_if_all_have_one():
-    assert image_ids([Path("a/000000139.jpg"), Path("7.png")]) == [139, 7]
-    assert image_ids([Path("a/000000139.jpg"), Path("cat.png")]) == [0, 1]
-    assert image_ids([Path("a/1.jpg"), Path("b/1.jpg")]) == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -392,7 +386,7 @@ def test_unreadable_pictures_are_counted(find, tmp_path):
 def test_without_a_test_split_pictures_are_kept_for_it(run, tmp_path):
     root = write_scenes(tmp_path / "scenes", {"train2017": 9})
     result = run(**{**SETTINGS, "data__root": str(root), "optim__epochs": 1})
-    assert "has no test split: 20% of the pictures are kept for testing" in (result.folder / "log.txt").read_text()
+    assert "has no test split: 20% of the images are kept for testing" in (result.folder / "log.txt").read_text()
     assert result.test["test_count"] == 2
 
 

@@ -1,4 +1,4 @@
-"""What there is to learn: the classes of images or videos, or the objects in pictures."""
+"""What there is to learn: the classes of images or videos, or the objects in images."""
 
 from ...data.index import Kind
 from .base import Task

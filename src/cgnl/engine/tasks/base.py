@@ -1,7 +1,6 @@
 """The contract of a task: its samples and loaders, loss, metric and wording. The training loop knows no more."""
 
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,22 +12,22 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from ...data.index import Kind, is_image_file
-from ...data.loading import EvalBatches, TrainBatchSampler, make_loader
+from ...data.index import IMAGE_SUFFIXES, Kind, has_suffix
+from ...data.loading import EvalBatches, TrainBatchSampler, View, count_cores, make_loader
 from ...data.prefetch import CudaPrefetcher
 from ...data.sources import CachedSource
 from ...models import is_detector
 from ...text import counted
 from .. import distributed
-from ..config import SYNTHETIC, Config
-from ..datasets import Dataset
+from ..config import SYNTHETIC, Config, Data
+from ..datasets import Dataset, central_view, short_side_in_test
 from ..predictions import Prediction
 
 log = logging.getLogger("cgnl")
 
 
 class Sums:
-    """Sums in float64 over the samples of this rank; what is read is of all ranks."""
+    """Running sums over the samples of this rank, in float64; ``read`` adds those of all ranks."""
 
     def __init__(self, *names: str, device: torch.device | str = "cpu"):
         self.names = (*names, "count")
@@ -59,13 +58,15 @@ def list_labels(source: Any) -> list[int]:
 
 
 class Task(ABC):
-    """A network and the samples that it learns from and is tested on, as one rank of a run sees them."""
+    """A network with its training and test samples, as one rank of a run sees them."""
 
     kind: ClassVar[Kind]
-    sample: ClassVar = "picture"
+    sample: ClassVar = "image"
     """What a training sample is called."""
-    file: ClassVar = "picture"
+    file: ClassVar = "image"
     """What a file is called."""
+    suffixes: ClassVar[frozenset[str]] = IMAGE_SUFFIXES
+    """Of its files."""
     metric: ClassVar = "top1"
     """The result by which tests are compared."""
     default_network: ClassVar[str]
@@ -75,6 +76,8 @@ class Task(ABC):
     """Whether all inputs of a run have one size, so that it can be compiled and its samples cached."""
     classifies: ClassVar = True
     """Whether there is one prediction for each sample."""
+    has_frames: ClassVar = False
+    """Whether samples are clips."""
     memory_format: ClassVar = torch.channels_last
     train_sums: ClassVar[Sequence[str]] = ("loss",)
     """Summed in training."""
@@ -135,9 +138,14 @@ class Task(ABC):
         return is_detector(name) != cls.classifies
 
     @classmethod
+    def view_in_test(cls, data: Data, full: bool = True) -> View:  # noqa: ARG003
+        """How the network sees test samples: in full, or one view of each."""
+        return central_view(data, short_side_in_test(data))
+
+    @classmethod
     def find_files(cls, folder: Path) -> list[Path]:
         """The files in a folder that a network of this task takes."""
-        return [path for path in sorted(folder.rglob("*")) if path.is_file() and is_image_file(path)]
+        return [path for path in sorted(folder.rglob("*")) if path.is_file() and has_suffix(path, cls.suffixes)]
 
     def train_batches(self, batch_size: int, epochs: int, first: int = 0) -> DataLoader | CudaPrefetcher:
         """The training batches of all epochs, from number ``first`` on."""
@@ -166,7 +174,7 @@ class Task(ABC):
         if self.config.data.cache == "none":
             return source
         if split not in self.cache or not self.cache[split].holds(source, self.device):
-            self.cache.pop(split, None)  # or there would be two of them for a while
+            self.cache.pop(split, None)  # before the new one is made, which may fill the memory
             self.cache[split] = cached = CachedSource(source, self.device, self._workers())
             log.info("%s samples decoded: %.1f GiB held on %s", split, cached.bytes / 2**30, self.device)
         return self.cache[split]
@@ -181,13 +189,13 @@ class Task(ABC):
         """How many processes read samples."""
         if self.config.data.workers is not None:
             return self.config.data.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = count_cores()
         if self.device.type == "cuda":
             return min(16, max(1, cores // (self.config.devices or 1)))
         return 0 if self.dataset.name in SYNTHETIC else min(1, cores - 1)
 
     def start_test(self, network: nn.Module) -> None:
-        """Forget the last test. All ranks test the buffers of rank 0, which are those that are saved."""
+        """Begin a test. All ranks use the buffers of rank 0, which are the ones that are saved."""
         if distributed.world_size() > 1:
             for buffer in network.buffers():
                 dist.broadcast(buffer, src=0)
@@ -210,7 +218,7 @@ class Task(ABC):
         self._add_problems(set().union(*distributed.all_gather(self.problems)), check=True)
 
     def _add_problems(self, problems: set[str], check: bool) -> None:
-        """Log what is new; stop when there are too many, which all ranks must do at once."""
+        """Log new problems; stop if there are too many. Ranks check together, so that they stop together."""
         for problem in sorted(problems - self.problems):
             log.warning("skipped: %s", problem)
         self.problems |= problems

@@ -1,5 +1,6 @@
 """Naming images or videos by their class."""
 
+import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,14 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
-from ...data.index import CANNOT, is_image_file, is_video_file, name_some
-from ...data.loading import Batch, EvalSet, TrainSet
+from ...data.index import CANNOT, VIDEO_SUFFIXES, is_image_file, name_some
+from ...data.loading import Batch, EvalSet, TrainSet, View
 from ...data.sources import Source
 from ...models import is_backbone, is_detector, is_video
 from ...text import counted, printable
 from .. import distributed
 from ..classes import summarize
-from ..datasets import augmentation_in_training, to_input, view_in_test, view_in_training
+from ..config import Data
+from ..datasets import augmentation_in_training, central_view, get_size, short_side_in_test, to_input, view_in_training
 from ..predictions import Prediction, ranked
 from .base import Sums, Task, list_labels
 
@@ -37,6 +39,10 @@ class Images(Task):
     def fits(cls, name: str) -> bool:
         return super().fits(name) and not is_video(name)
 
+    @classmethod
+    def view_in_test(cls, data: Data, full: bool = True) -> View:  # noqa: ARG003
+        return central_view(data, get_size(data))
+
     @cached_property
     def class_weights(self) -> Tensor | None:
         """By ``data.balance=weights``, [K]."""
@@ -51,7 +57,7 @@ class Images(Task):
         return TrainSet(source, view_in_training(data), self.config.seed, data.bad_limit, later, how), None
 
     def test_set(self, source: Source, full: bool) -> tuple[TorchDataset, int]:
-        view = view_in_test(self.config.data, self.kind, full)
+        view = self.view_in_test(self.config.data, full)
         return EvalSet(source, view), view.clips * view.crops
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -110,7 +116,7 @@ class Images(Task):
 
     @classmethod
     def describe(cls, test: dict[str, float], classes: int) -> list[str]:
-        images = counted(round(test["test_count"]), "picture")
+        images = counted(round(test["test_count"]), "image")
         return [f"test: {accuracy(test, classes)} of {images} (chance {1 / classes:.2%})", *balance(test)]
 
 
@@ -126,12 +132,21 @@ class Videos(Images):
     kind = "videos"
     sample = "clip"
     file = "video"
+    suffixes = VIDEO_SUFFIXES
+    has_frames = True
     default_network = "c2d_resnet18"
     memory_format = torch.channels_last_3d
 
     @classmethod
     def fits(cls, name: str) -> bool:
         return not is_detector(name) and not is_backbone(name) and not name.startswith("resnet")
+
+    @classmethod
+    def view_in_test(cls, data: Data, full: bool = True) -> View:
+        view = central_view(data, short_side_in_test(data))
+        if view.size is None or not full:
+            return view
+        return dataclasses.replace(view, clips=data.test_clips, crops=data.test_crops)
 
     def compute(self) -> dict[str, float]:
         results, views = super().compute(), self.view_sums.means()
@@ -154,8 +169,7 @@ class Videos(Images):
     @classmethod
     def find_files(cls, folder: Path) -> list[Path]:
         folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_video_file(path)]
-        return files + [frames for frames in folders if any(map(is_image_file, frames.iterdir()))]
+        return super().find_files(folder) + [frames for frames in folders if any(map(is_image_file, frames.iterdir()))]
 
 
 def accuracy(test: dict[str, float], classes: int) -> str:

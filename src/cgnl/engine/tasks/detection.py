@@ -1,4 +1,4 @@
-"""Finding objects in pictures: boxes, masks and classes."""
+"""Detecting objects in images: boxes, masks and classes."""
 
 import copy
 from collections import Counter
@@ -31,7 +31,7 @@ OTHER_SHAPE = {"bbox": "segmentation", "segm": "bbox"}
 
 
 class Objects(Task):
-    """Objects in pictures."""
+    """Objects in images."""
 
     kind = "objects"
     metric = "box_ap"
@@ -69,7 +69,7 @@ class Objects(Task):
             self._found += coco_results(found, image_id, self.dataset.ids)
 
     def found_by_image(self) -> list[list[dict[str, Any]]]:
-        """Of the last test, what was found in each picture."""
+        """Of the last test, what was found in each image."""
         rows: dict[int, list[dict[str, Any]]] = {image_id: [] for image_id in self._image_ids}
         for row in self._found:
             rows[row["image_id"]].append(row)
@@ -85,7 +85,7 @@ class Objects(Task):
 
     @classmethod
     def describe(cls, test: dict[str, float], classes: int) -> list[str]:  # noqa: ARG003
-        images = counted(round(test["test_count"]), "picture")
+        images = counted(round(test["test_count"]), "image")
         lines = [f"test: average precision on {images} (IoU 0.50:0.95; at 0.50; at 0.75)"]
         for kind in ("box", "mask"):
             ap, ap50, ap75, *areas = (percent(test[f"test_{kind}_{n}"]) for n in ("ap", "ap50", "ap75", *AREAS))
@@ -96,7 +96,7 @@ class Objects(Task):
 
 
 def gather_results(images: list[int], found: list[dict[str, Any]]) -> tuple[list[int], list[dict[str, Any]]]:
-    """Pictures and results of all ranks in one order, however many ranks there are."""
+    """Images and results of all ranks in one order, however many ranks there are."""
     parts = distributed.all_gather((images, found))
     everything = sorted((row for part in parts for row in part[1]), key=lambda row: row["image_id"])
     return sorted(image_id for part in parts for image_id in part[0]), everything
@@ -119,7 +119,7 @@ def average_precision(truth: dict[str, Any], results: Iterable[dict[str, Any]]) 
 
 
 def same_objects(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> bool:
-    """Whether two results for a picture have the same sure objects, by class and place."""
+    """Whether two results for an image have the same sure objects, by class and place."""
     mine, theirs = ([row for row in rows if row["score"] >= SURE] for rows in (one, other))
     classes = [[row["category_id"] for row in rows] for rows in (mine, theirs)]
     if not mine or Counter(classes[0]) != Counter(classes[1]):
@@ -132,14 +132,14 @@ def same_objects(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]])
 
 
 def set_size(network: nn.Module, data: Data, training: bool) -> None:
-    """Let a detector bring pictures to the size of the training or of the test."""
+    """Let a detector resize images as in training or in a test."""
     transform: Any = network.get_submodule("transform")
     transform.min_size = (get_size(data) if training else short_side_in_test(data),)
     transform.max_size = data.long_side
 
 
 def coco_results(found: dict[str, Tensor], image_id: int, ids: tuple[int, ...]) -> list[dict[str, Any]]:
-    """What a detector found in one picture, in COCO's result format; ``ids`` are the categories of the classes."""
+    """What a detector found in one image, in COCO's result format; ``ids`` are the categories of the classes."""
     boxes = found["boxes"].double().cpu()
     boxes[:, 2:] -= boxes[:, :2]  # left, top, width, height
     masks, labels, scores = encode(found["masks"][:, 0] > 0.5), found["labels"].tolist(), found["scores"].tolist()
