@@ -91,9 +91,9 @@ def test_protocol_has_the_commands_of_each_script(script):
     trainings = [shlex.split(line)[2:-1] for line in lines if line.startswith("cgnl train")]
     assert trainings
     for words in trainings:
-        recipe = next((word for word in words if "=" not in word), None)
         settings = dict(word.split("=", 1) for word in words if "=" in word)
-        assert load(recipe or default_recipe(settings), settings).name == settings["name"]
+        recipe = next((word for word in words if "=" not in word), default_recipe(settings))
+        assert load(recipe, settings).name == settings["name"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -576,6 +576,7 @@ def test_find_names_knows_all_weights_of_torchvision():
         ({"data.root": "nowhere"}, "nowhere is not a folder"),
         ({"data.root": "nowhere", "data.dataset": "shards"}, None),
         ({"data.root": "pipe:cat {shard}"}, "addresses are for data.dataset=shards"),
+        ({"data.root": "pipe:cat {shard}", "data.dataset": "shards"}, "only if you type it"),
         ({"data.root": "pictures", "data.dataset": "csv"}, "there is no file pictures/labels.csv"),
         ({"data.root": "pictures", "data.labels": "mine.csv"}, "there is no file pictures/mine.csv"),
         ({"model.weights": "pictures"}, None),

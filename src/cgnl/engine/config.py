@@ -550,12 +550,14 @@ def check_names(config: Config) -> None:
 def check_files(config: Config) -> None:
     """Raise for folders and files that a training needs and that are missing, and for weights that nobody knows."""
     from ..data.index import require_file, require_folder
-    from ..data.streams import is_address
+    from ..data.streams import is_address, require_typed
 
     data, weights, dataset = config.data, config.model.weights, dataset_name(config.data)
-    if data.root is not None and dataset != "shards":
-        if is_address(data.root):
+    if data.root is not None and is_address(data.root):
+        if dataset != "shards":
             raise ValueError(f"data.root = {data.root} is not a folder: addresses are for data.dataset=shards")
+        require_typed(data.root)
+    elif data.root is not None and dataset != "shards":
         require_folder(data.root)
     if dataset == "csv":
         require_file(Path(data.root or ".", data.labels or "labels.csv"))
