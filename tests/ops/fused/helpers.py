@@ -121,7 +121,7 @@ def project(y: Tensor, z_weight: Tensor) -> Tensor:
     return torch.einsum("bngi,goi->bngo", y, z_weight.unflatten(0, (y.shape[2], -1))).flatten(2)
 
 
-def of_channels(numbers: Tensor, channels: int) -> Tensor:
+def expand_groups(numbers: Tensor, channels: int) -> Tensor:
     """[B, G] -> [B, C]"""
     return numbers.repeat_interleave(channels // numbers.shape[1], 1)
 

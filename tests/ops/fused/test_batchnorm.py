@@ -7,7 +7,7 @@ from cgnl.ops.fused import batchnorm
 from cgnl.ops.fused import norm as norms
 from cgnl.ops.fused.norm import Norm
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import draw, of_channels
+from tests.ops.fused.helpers import draw, expand_groups
 
 EPS = 1e-3
 CASES = {
@@ -28,7 +28,7 @@ def make(case):
     moments = torch.stack((draw(batch, channels), draw(batch, channels).square() * positions))
     c, row_sums, weight, bias = draw(batch, groups, terms), draw(channels), draw(channels), draw(channels)
     dot = (first, terms) == (1, 1)
-    leading = of_channels(c[..., 0], channels).double()
+    leading = expand_groups(c[..., 0], channels).double()
     strength, constant = leading if dot else None, leading * row_sums.double() if first == 0 else None
     mine = (moments, c, row_sums, weight, bias, positions, EPS, first, dot)
     plain = (Norm("batch", EPS), None, moments.double(), strength, constant, weight.double(), bias.double())
@@ -49,7 +49,7 @@ def test_backward_is_that_of_norm(case):
     (moments, c, row_sums, weight, _, positions, _, first, dot), plain = make(case)
     batch, _, groups, channels, *_ = case
     standard, sums = norms.standardise(*plain), draw(2, batch, channels)
-    leading = of_channels(c[..., 0], channels).double()
+    leading = expand_groups(c[..., 0], channels).double()
     expected = norms.backward(
         plain[0], standard.p, standard.q, standard.number, weight.double(), sums.double(), moments.double(),
         leading if dot else None, leading, row_sums.double(), positions, groups,

@@ -116,11 +116,11 @@ def test_merge_gives_the_moments_of_the_whole(last):
 
 @pytest.mark.parametrize("positions", [1, 64, 65, 1000])
 @pytest.mark.parametrize("count", [1, 7, 132])
-def test_grid_of_covers_every_position_and_wastes_no_program(positions, count):
+def test_choose_grid_covers_every_position_and_wastes_no_program(positions, count):
     sizes = SIZES["groups-left-over"]
     form = branch.make_form(draw(sizes.channels, sizes.width), draw(1, sizes.groups, 1), 1, 0.0, "tf32")
-    cut = branch.cut_of(form, sizes.groups, torch.float16)
-    (blocks, parts, batch), steps = branch.grid_of(cut, form, sizes.groups, 2, positions, 3, count)
+    cut = branch.choose_cut(form, sizes.groups, torch.float16)
+    (blocks, parts, batch), steps = branch.choose_grid(cut, form, sizes.groups, 2, positions, 3, count)
     assert batch == 2
     assert parts * steps * cut.rows >= positions > (parts - 1) * steps * cut.rows
     assert blocks * cut.together >= sizes.groups > (blocks - 1) * cut.together

@@ -10,7 +10,7 @@ from torch import Tensor
 from cgnl.ops.fused import norm as norms
 from cgnl.ops.fused.norm import Norm
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import DEVICE, draw, of_channels
+from tests.ops.fused.helpers import DEVICE, draw, expand_groups
 
 BATCH, POSITIONS, CHANNELS, GROUPS, EPS = 3, 11, 16, 2, 1e-3
 KINDS = ("fixed", "batch", "group")
@@ -31,7 +31,7 @@ class Truth(NamedTuple):
     fixed: tuple[Tensor, Tensor]
 
     def output(self, kind: str, dot: bool, constant: bool) -> Tensor:
-        s = of_channels(self.c, CHANNELS)[:, None]  # [B, 1, C]
+        s = expand_groups(self.c, CHANNELS)[:, None]  # [B, 1, C]
         z = (s * self.z if dot else self.z) + (s * self.row_sums if constant else 0)
         rows = z.transpose(1, 2)  # [B, C, N]
         if kind == "group":
@@ -52,7 +52,7 @@ def moments_of(z: Tensor) -> Tensor:
 
 def forward(truth: Truth, kind: Any, dot: bool, constant: bool) -> norms.Standard:
     c, row_sums, weight, bias = (t.detach().float() for t in truth[1:5])
-    each = of_channels(c, CHANNELS)
+    each = expand_groups(c, CHANNELS)
     return norms.standardise(
         Norm(kind, EPS), truth.fixed, None if kind == "fixed" else moments_of(truth.z), each if dot else None,
         each * row_sums if constant else None, weight, bias, POSITIONS, GROUPS,
@@ -73,7 +73,7 @@ def test_standardise_finds_the_statistics_of_the_batch(dot, constant):
     truth = make()
     found = forward(truth, "batch", dot, constant)
     mean, variance = (torch.zeros(CHANNELS, dtype=torch.float64, device=DEVICE) for _ in range(2))
-    s = of_channels(truth.c, CHANNELS)[:, None]
+    s = expand_groups(truth.c, CHANNELS)[:, None]
     z = (s * truth.z if dot else truth.z) + (s * truth.row_sums if constant else 0)
     F.batch_norm(z.transpose(1, 2), mean, variance, training=True, momentum=1.0)
     assert relative_error(found.mean, mean) < 1e-6
@@ -87,7 +87,7 @@ def test_backward_is_the_gradient(kind, dot, constant):
     exact = torch.autograd.grad(truth.output(kind, dot, constant), truth[:5], grad.double(), allow_unused=True)
     standard = forward(truth, kind, dot, constant)
     z, c, row_sums, weight, _ = (t.detach() for t in truth[:5])
-    each = of_channels(c, CHANNELS).float()
+    each = expand_groups(c, CHANNELS).float()
     means = torch.zeros_like(z.mean(1)) if kind == "fixed" else z.mean(1)
     sums = torch.stack((grad.double().sum(1), (grad.double() * (z - means[:, None])).sum(1))).float()
     found = norms.backward(

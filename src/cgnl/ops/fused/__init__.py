@@ -81,13 +81,13 @@ def cgnl_block(
     recompute: bool = False,
 ) -> Tensor:
     """x + norm(W_z y), [B, C, *positions] -> the same: ``block.cgnl_block`` by Triton kernels."""
-    from .autograd import Block, Norm, infer, series_of
+    from .autograd import Block, Norm, infer, make_series
 
     if normalize:
         raise ValueError("there are no kernels for normalize=True")
     kernel = kernels.resolve(kernel)
     dtype, weights = compute_dtype(x), Weights(w_theta, w_phi, w_g, w_z)
-    series = series_of(kernel, groups, scale, math.prod(x.shape[2:]), len(w_theta) // groups)
+    series = make_series(kernel, groups, scale, math.prod(x.shape[2:]), len(w_theta) // groups)
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     fixed = None
     if norm is not None and not norm.training and norm.running_mean is not None and norm.running_var is not None:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Hardware, Launch, Tile, cdiv, hardware, plan, power_of_two, precision, rows_of, source
+from .launch import Hardware, Launch, Tile, cdiv, flatten_rows, hardware, plan, power_of_two, precision, source
 from .series import envelope
 from .tiles import halves, load_pair, load_rows
 
@@ -156,6 +156,8 @@ def coefficients(
     )  # fmt: skip
     sums = x.new_empty((batch * positions, units, len(alphas)), dtype=torch.float32)
     out = x.new_empty((batch, groups, len(alphas)), dtype=torch.float32)
-    power_sums(source(tma, rows_of(x), tile.rows, tile.depth), source(tma, weight, 2, tile.columns, tile.depth), sums)
+    power_sums(
+        source(tma, flatten_rows(x), tile.rows, tile.depth), source(tma, weight, 2, tile.columns, tile.depth), sums
+    )
     total(sums, out)
     return out

@@ -70,7 +70,7 @@ class Like(NamedTuple):
     dtype: torch.dtype
 
 
-def series_of(kernel: Kernel, groups: int, scale: str | None, positions: int, width: int) -> Series:
+def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, width: int) -> Series:
     first, alpha_squared = reference.leading(kernel)
     factor = reference.scale_factor(scale, positions, width)
     alphas = tuple(math.sqrt(a) * math.sqrt(factor) for a in alpha_squared)
@@ -91,7 +91,7 @@ def coefficients(x: Tensor, theta: Tensor, both: Tensor, series: Series) -> tupl
     return c * beta, beta
 
 
-def of_channels(numbers: Tensor, channels: int) -> Tensor:
+def expand_groups(numbers: Tensor, channels: int) -> Tensor:
     """[B, G] -> [B, C]."""
     return numbers.repeat_interleave(channels // numbers.shape[1], 1)
 
@@ -106,12 +106,12 @@ def from_rows(rows: Tensor, like: Tensor) -> Tensor:
     return rows.view(rows.shape[0], *like.shape[2:], rows.shape[2]).movedim(-1, 1)
 
 
-def laid_out(out: Tensor, like: Tensor) -> Tensor:
+def restore_layout(out: Tensor, like: Tensor) -> Tensor:
     """Contiguous, unless channels come last in the memory of ``like``."""
     return out if like.movedim(1, -1).is_contiguous() else out.contiguous()
 
 
-def row_sums_of(z: Tensor, series: Series) -> Tensor | None:
+def sum_rows(z: Tensor, series: Series) -> Tensor | None:
     return z.flatten(1).sum(1, dtype=torch.float32) if series.first == 0 else None
 
 
@@ -127,7 +127,7 @@ def vector(numbers: Tensor) -> Tensor:
 
 def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed: list[Tensor], eps: float) -> Tensor:
     """x + norm(W_z y) without gradients; fixed is mean, variance, weight and bias, or nothing."""
-    residual, row_sums = to_rows(x), row_sums_of(weights.z, series)
+    residual, row_sums = to_rows(x), sum_rows(weights.z, series)
     rows, theta, z = residual.to(dtype), matrix(weights.theta, dtype), matrix(weights.z, dtype)
     both = torch.stack((weights.phi, weights.g)).flatten(2).to(dtype)  # [2, I, C]
     c, _ = coefficients(rows, theta, both, series)
@@ -140,12 +140,12 @@ def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed
         mean, variance, weight, bias = fixed or unit(c, len(z))
         norm = Norm("fixed", eps)
         standard = standardise(norm, (mean, variance), None, c, row_sums, weight, bias, rows.shape[1], series)
-        scale, shift = (of_samples(t, len(x)) for t in (standard.scale, standard.shift))
+        scale, shift = (expand_samples(t, len(x)) for t in (standard.scale, standard.shift))
         out = fused_apply(residual, rows @ theta.t(), z, c, scale, shift, series.first, series.gamma)
-    return laid_out(from_rows(out, x), x)
+    return restore_layout(from_rows(out, x), x)
 
 
-def of_samples(numbers: Tensor, batch: int) -> Tensor:
+def expand_samples(numbers: Tensor, batch: int) -> Tensor:
     """[C] or [B, C] -> [B, C]."""
     return numbers if numbers.is_contiguous() and numbers.ndim == 2 else numbers.expand(batch, -1).contiguous()
 
@@ -173,7 +173,7 @@ def standardise(
         )
         mean, variance, p = found.unbind(0)
         return Standard(scale, shift, q, mean, variance, p, float(c.shape[0] * positions))
-    first = of_channels(c[..., 0], len(weight))
+    first = expand_groups(c[..., 0], len(weight))
     constant = None if row_sums is None else first * row_sums
     strength = first if series.dot else None
     return norms.standardise(norm, fixed, moments, strength, constant, weight, bias, positions, series.groups)
@@ -207,7 +207,7 @@ class Block(torch.autograd.Function):
         norm: Norm,
         recompute: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        residual, row_sums = to_rows(x), row_sums_of(z_weight, series)
+        residual, row_sums = to_rows(x), sum_rows(z_weight, series)
         rows, z = residual.to(dtype), matrix(z_weight, dtype)
         weight = matrix(torch.cat((theta_weight, phi_weight, g_weight)), dtype)  # [3 I, C]
         three = weight.view(3, -1, weight.shape[1])  # [3, I, C]
@@ -222,14 +222,14 @@ class Block(torch.autograd.Function):
             gain, bias = vector(norm_weight), vector(norm_bias)
             fixed = None if fixed is None else (fixed[0].float(), fixed[1].float())
         standard = standardise(norm, fixed, moments, c, row_sums, gain, bias, rows.shape[1], series)
-        scale, shift = (of_samples(t, x.shape[0]) for t in (standard.scale, standard.shift))
+        scale, shift = (expand_samples(t, x.shape[0]) for t in (standard.scale, standard.shift))
         out = fused_apply(residual, theta, z, c, scale, shift, series.first, series.gamma)
         kept = None if recompute else theta
         ctx.save_for_backward(rows, kept, weight, z, row_sums, norm_weight, c, beta, standard.p, standard.q, moments)
         ctx.series, ctx.norm, ctx.count, ctx.apart = series, norm, standard.number, x.dtype != dtype
         ctx.weight, ctx.z_weight = Like(theta_weight.shape, theta_weight.dtype), Like(z_weight.shape, z_weight.dtype)
         ctx.mark_non_differentiable(standard.mean, standard.variance)
-        return laid_out(from_rows(out, x), x), standard.mean, standard.variance
+        return restore_layout(from_rows(out, x), x), standard.mean, standard.variance
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_none: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -268,7 +268,7 @@ class Block(torch.autograd.Function):
             )
             dweight, dbias, drows = grads.unbind(0)
             return Gradients(factors, extra, dweight, dbias, drows)
-        first = of_channels(c[..., 0], q.shape[-1])
+        first = expand_groups(c[..., 0], q.shape[-1])
         weight = torch.ones_like(p) if weight is None else weight
         rows = torch.zeros_like(p) if row_sums is None else row_sums
         return norms.backward(

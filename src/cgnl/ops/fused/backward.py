@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .branch import Cut, cut_of, grid_of, most_of, place_of, together_of, weight_tile, z_tile
+from .branch import Cut, choose_cut, choose_grid, count_groups, find_place, max_channels, weight_tile, z_tile
 from .launch import Form, Launch, cdiv, constants, hardware, make_form, plan, power_of_two, precision, source
 from .series import envelope, expm1, slope, value
 from .tiles import load_tile
@@ -60,7 +60,7 @@ def branch_bwd_kernel(
     gamma: tl.constexpr = form.gamma
     part, b = tl.program_id(1), tl.program_id(2)
     parts, samples = tl.num_programs(1), tl.num_programs(2)
-    group, o, inside = place_of(groups, form, together, OUT)
+    group, o, inside = find_place(groups, form, together, OUT)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
     r, i = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)
     known = (i < together * width) & (group * width + i < groups * width)
@@ -144,7 +144,7 @@ def dz_bwd_kernel(
 ):
     """dz = a dO + u + v z."""
     part, b, samples = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
-    group, o, inside = place_of(groups, form, together, OUT)
+    group, o, inside = find_place(groups, form, together, OUT)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
     coefficients += b * groups * form.terms
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
@@ -280,8 +280,8 @@ def branch_backward(
 
 
 def narrow_cut(form: Form, groups: int, dtype: torch.dtype) -> Cut:
-    most = most_of(form, dtype)
-    together = together_of(form, groups, most)
+    most = max_channels(form, dtype)
+    together = count_groups(form, groups, most)
     out, columns = power_of_two(together * form.channels_per_group), power_of_two(together * form.inner_per_group)
     large = out * columns > 128 * 64 or dtype == torch.float32
     return Cut(together, 32, out, columns, 8 if large else 4, 3)
@@ -300,7 +300,7 @@ def make_narrow_plan(
     device: torch.device,  # noqa: ARG001
 ) -> tuple[Cut, int, Launch]:
     cut = narrow_cut(form, groups, dtypes[0])
-    grid, steps = grid_of(cut, form, groups, batch, positions, 2, programs)
+    grid, steps = choose_grid(cut, form, groups, batch, positions, 2, programs)
     launch = Launch(
         branch_bwd_kernel, grid, cut.warps, cut.stages, stride, positions, groups, steps, residual, constants(form),
         cut.together, cut.rows, cut.out, cut.depth, cut.stages,
@@ -334,8 +334,8 @@ def make_wide_plan(
     programs: int,
     device: torch.device,  # noqa: ARG001
 ) -> tuple[Cut, int, Launch, Launch]:
-    cut = cut_of(form, groups, dtypes[0])
-    grid, steps = grid_of(cut, form, groups, batch, positions, 6, programs)
+    cut = choose_cut(form, groups, dtypes[0])
+    grid, steps = choose_grid(cut, form, groups, batch, positions, 6, programs)
     dz = Launch(
         dz_bwd_kernel, grid, cut.warps, cut.stages, positions, groups, steps, constants(form), cut.together, cut.rows,
         cut.out, cut.depth, cut.stages,

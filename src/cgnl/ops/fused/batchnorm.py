@@ -19,7 +19,7 @@ MOST = 256
 
 
 @triton.jit
-def place_of(
+def find_place(
     coefficients, B, C, wide: tl.constexpr, terms: tl.constexpr, SAMPLES: tl.constexpr, CHANNELS: tl.constexpr
 ):
     """Channels [1, CHANNELS] and whether they exist; places in [B, C], whether they exist, and their coefficients."""
@@ -53,7 +53,7 @@ def batch_norm_fwd_kernel(
     CHANNELS: tl.constexpr,
 ):
     """z^ = p z + q, and weight z^ + bias = scale z + shift; with the dot kernel it is s z that is normalised."""
-    channel, known, at, ok, c = place_of(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
+    channel, known, at, ok, c = find_place(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
     means, squares = tl.load(moments + at, ok, 0.0), tl.load(moments + B * C + at, ok, 0.0)
     s = means * 0 + 1
     if dot:
@@ -104,7 +104,7 @@ def batch_norm_bwd_kernel(
     CHANNELS: tl.constexpr,
 ):
     """a, u, v of dz = a dO + u + v z, and everything that follows from sums over positions alone."""
-    channel, known, at, ok, c = place_of(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
+    channel, known, at, ok, c = find_place(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
     plain, along = tl.load(sums + at, ok, 0.0), tl.load(sums + B * C + at, ok, 0.0)
     means, squares = tl.load(moments + at, ok, 0.0), tl.load(moments + B * C + at, ok, 0.0)
     inverse, away = tl.load(p + channel, known, 0.0), tl.load(q + at, ok, 0.0)

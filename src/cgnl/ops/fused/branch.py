@@ -25,7 +25,7 @@ from .tiles import add, load_tile
 
 
 @triton.jit
-def place_of(groups, form, together: tl.constexpr, OUT: tl.constexpr):
+def find_place(groups, form, together: tl.constexpr, OUT: tl.constexpr):
     """The first group of this program, its channels counted from there, and which of them exist. [OUT]"""
     outer: tl.constexpr = form.channels_per_group
     across: tl.constexpr = (together * outer + OUT - 1) // OUT
@@ -113,7 +113,7 @@ def moments_fwd_kernel(
 ):
     """Mean of z over a part of a sample's positions, and the sum of squares about it."""
     part, b = tl.program_id(1), tl.program_id(2)
-    group, o, inside = place_of(groups, form, together, OUT)
+    group, o, inside = find_place(groups, form, together, OUT)
     coefficients += b * groups * form.terms
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
     r = tl.arange(0, ROWS)[:, None]
@@ -187,7 +187,7 @@ def apply_fwd_kernel(
 ):
     """residual + (scale z + shift)."""
     part, b = tl.program_id(1), tl.program_id(2)
-    group, o, inside = place_of(groups, form, together, OUT)
+    group, o, inside = find_place(groups, form, together, OUT)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
     coefficients += b * groups * form.terms
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
@@ -221,7 +221,7 @@ def gradient_sums_bwd_kernel(
 ):
     """Sums of dO and of dO (z - mean) over a part of a sample's positions."""
     part, b = tl.program_id(1), tl.program_id(2)
-    group, o, inside = place_of(groups, form, together, OUT)
+    group, o, inside = find_place(groups, form, together, OUT)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
     coefficients += b * groups * form.terms
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
@@ -251,26 +251,26 @@ class Cut(NamedTuple):
     stages: int = 3
 
 
-def most_of(form: Form, dtype: torch.dtype) -> int:
+def max_channels(form: Form, dtype: torch.dtype) -> int:
     """Channels of a tile."""
     return 32 if form.precision == "ieee" else 128 if dtype != torch.float32 else 64
 
 
-def together_of(form: Form, groups: int, most: int) -> int:
+def count_groups(form: Form, groups: int, most: int) -> int:
     """Whole groups that fit into this many channels, and half as many inner ones."""
     return max(1, min(most // form.channels_per_group, most // 2 // form.inner_per_group, groups))
 
 
-def cut_of(form: Form, groups: int, dtype: torch.dtype, warps: int = 4) -> Cut:
+def choose_cut(form: Form, groups: int, dtype: torch.dtype, warps: int = 4) -> Cut:
     """Whole groups where they fit, parts of one otherwise."""
-    most = most_of(form, dtype)
-    together = together_of(form, groups, most)
+    most = max_channels(form, dtype)
+    together = count_groups(form, groups, most)
     out = min(most, power_of_two(together * form.channels_per_group))
     depth = min(max(16, most // 2), power_of_two(together * form.inner_per_group))
     return Cut(together, min(64, most), out, depth, warps if out == 128 else 4)
 
 
-def grid_of(
+def choose_grid(
     cut: Cut, form: Form, groups: int, batch: int, positions: int, waves: int, programs: int
 ) -> tuple[tuple[int, int, int], int]:
     """(blocks of channels, parts of positions, samples) and steps, for about this many programs on each processor."""
@@ -305,8 +305,8 @@ def make_plan(
         "apply": (apply_fwd_kernel, 4, 6, (positions, groups)),
         "gradient_sums": (gradient_sums_bwd_kernel, 8, 2, (groups,)),
     }[kernel]
-    cut = cut_of(form, groups, dtypes[-1], warps)
-    grid, steps = grid_of(cut, form, groups, batch, positions, waves, programs)
+    cut = choose_cut(form, groups, dtypes[-1], warps)
+    grid, steps = choose_grid(cut, form, groups, batch, positions, waves, programs)
     launch = Launch(
         run, grid, cut.warps, cut.stages, *sizes, steps, constants(form), cut.together, cut.rows, cut.out, cut.depth,
         cut.stages,

@@ -89,7 +89,7 @@ def precision(x: Tensor) -> str:
     return "tf32x3" if x.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "ieee"
 
 
-def rows_of(x: Tensor) -> Tensor:
+def flatten_rows(x: Tensor) -> Tensor:
     """[B, N, C] -> [B N, C], nothing copied."""
     return x.view(-1, x.shape[-1])
 

@@ -54,7 +54,7 @@ class Form(NamedTuple):
 
 
 @triton.jit
-def place_of(plane, form, length, BLOCK: tl.constexpr):
+def find_place(plane, form, length, BLOCK: tl.constexpr):
     """Where this program's elements lie. [BLOCK]"""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = plane.base + tl.program_id(2).to(tl.int64) * plane.sample + tl.program_id(1).to(tl.int64) * plane.group
@@ -69,13 +69,13 @@ def place_of(plane, form, length, BLOCK: tl.constexpr):
 def load_elements(plane, form, size, length, BLOCK: tl.constexpr):
     """This program's elements in float32, zeros beyond the last. [BLOCK]"""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    return tl.load(place_of(plane, form, length, BLOCK), e < size, 0.0).to(tl.float32)
+    return tl.load(find_place(plane, form, length, BLOCK), e < size, 0.0).to(tl.float32)
 
 
 @triton.jit
 def store_elements(plane, values, form, size, length, BLOCK: tl.constexpr):
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(place_of(plane, form, length, BLOCK), values.to(plane.base.dtype.element_ty), e < size)
+    tl.store(find_place(plane, form, length, BLOCK), values.to(plane.base.dtype.element_ty), e < size)
 
 
 @triton.jit

@@ -41,7 +41,7 @@ def _backward(
     """
     inner = weight.shape[0] // 3
     dx, total, total_z = torch.empty_like(x), None, None
-    samples, parts = x.shape[0], parts_of(x, theta is not None)
+    samples, parts = x.shape[0], count_parts(x, theta is not None)
     count = -(-samples // parts)
     for start in range(0, samples, count):
 
@@ -78,7 +78,7 @@ def _backward(
     return dx, total, total_z
 
 
-def parts_of(x: Tensor, kept: bool) -> int:
+def count_parts(x: Tensor, kept: bool) -> int:
     """How many parts the samples are cut into, so that the scratch memory stays well below that of X."""
     return 1 if x.numel() * x.element_size() < 2**24 else 2 if kept else 4
 

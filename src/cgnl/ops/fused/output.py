@@ -21,13 +21,13 @@ from .launch import (
     Tile,
     cdiv,
     constants,
+    flatten_rows,
     hardware,
     is_dot,
     make_form,
     plan,
     power_of_two,
     precision,
-    rows_of,
     source,
 )
 from .series import value
@@ -270,14 +270,14 @@ def output(
     )  # fmt: skip
     out, tma = torch.empty_like(residual), form.tma
     launch(
-        source(tma, rows_of(x), tile.rows, tile.depth),
+        source(tma, flatten_rows(x), tile.rows, tile.depth),
         source(tma, theta, together * slot, tile.depth),
         z_weight,
         coefficients,
         coefficients if row_sums is None else row_sums,
         *(norm or [coefficients] * 4),
-        source(tma, rows_of(residual), tile.rows, block),
-        source(tma, rows_of(out), tile.rows, block),
+        source(tma, flatten_rows(residual), tile.rows, block),
+        source(tma, flatten_rows(out), tile.rows, block),
     )
     return out
 
@@ -351,12 +351,12 @@ def wide_output(
     )  # fmt: skip
     out, tma = torch.empty_like(residual), form.tma
     launch(
-        source(tma, rows_of(operand), WIDE.rows, WIDE.depth),
+        source(tma, flatten_rows(operand), WIDE.rows, WIDE.depth),
         source(tma, product, WIDE.columns, WIDE.depth),
         coefficients if sizes is None else sizes,
         coefficients,
         *(norm or [coefficients] * 4),
-        source(tma, rows_of(residual), WIDE.rows, OUT),
-        source(tma, rows_of(out), WIDE.rows, OUT),
+        source(tma, flatten_rows(residual), WIDE.rows, OUT),
+        source(tma, flatten_rows(out), WIDE.rows, OUT),
     )
     return out
