@@ -89,6 +89,7 @@ def test_command_runs_no_code_of_a_file(tmp_path, monkeypatch, capsys, form, com
     content = FORMS[form]({"cgnl": Code(mark), "state_dict": {"conv1.weight": Code(mark)}})
     for name in ("a.ckpt", "a.pth", "a.safetensors"):
         Path(name).write_bytes(content)
+    Path("a.png").touch()
     assert main(COMMANDS[command]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1

@@ -12,7 +12,7 @@ from tests.engine.conftest import same, weights
 from tests.engine.test_distributed import GIVEN, SEVERAL, TORCHRUN, assert_near, assert_same_table, call, once
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import torch
 torch.set_num_threads(1)
 from cgnl.engine import loop, sharding
@@ -25,7 +25,8 @@ divide = sharding.divide
 def telling(network, device):
     total = sum(p.numel() for p in network.parameters())
     divide(network, device)
-    print(f"PARTS {sum(p.part.numel() for p in network.parameters())} of {total}", flush=True)
+    parts = sum(p.part.numel() for p in network.parameters())
+    os.write(1, f"PARTS {parts} of {total}\\n".encode())  # at once, as two ranks write to one pipe
 
 sharding.divide = telling
 for settings, resume in json.loads(sys.argv[1]):

@@ -114,6 +114,7 @@ def test_verdict_is_read_for_the_weights_it_was_noted_for(tmp_path):
     model, verdict = network(blocks=2), Verdict({"1": 0.1, "2": 3.0}, 4, 500)
     last, best = tmp_path / "last.ckpt", tmp_path / "best.ckpt"
     last.touch()
+    best.touch()
     assert read_verdict(last, model) is None
     save_verdict(verdict, last, fingerprint(model))
     assert read_verdict(last, model) == verdict
@@ -121,7 +122,6 @@ def test_verdict_is_read_for_the_weights_it_was_noted_for(tmp_path):
     with torch.no_grad():
         next(model.parameters())[0] += 1e-3
     assert read_verdict(last, model) is None
-    best.touch()
     save_verdict(Verdict({"1": 9.0, "2": 9.0}, 0, 500), best, fingerprint(model))
     assert read_verdict(last, network(blocks=2)) == verdict  # which is kept
 
@@ -130,6 +130,7 @@ def test_verdict_is_read_for_the_weights_it_was_noted_for(tmp_path):
     "content", ["", "[]", "{", '{"a": 3}', '{"a": {"weights": 1}}', '{"a": {"added": []}}', "[" * 100_000]
 )
 def test_damaged_file_is_no_verdict(tmp_path, content):
+    (tmp_path / "last.ckpt").touch()
     (tmp_path / "diagnosis.json").write_text(content)
     assert read_verdict(tmp_path / "last.ckpt", network()) is None
 
@@ -139,6 +140,7 @@ def test_damaged_file_is_no_verdict(tmp_path, content):
 )
 def test_damaged_entry_is_no_verdict(tmp_path, entry):
     model = network()
+    (tmp_path / "last.ckpt").touch()
     good = {"weights": fingerprint(model), "added": {"1": 0.1}, "changed": 0, "samples": 9}
     path = tmp_path / "diagnosis.json"
     path.write_text(json.dumps({"last.ckpt": good}))
