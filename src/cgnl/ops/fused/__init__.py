@@ -33,34 +33,46 @@ def why_not(
     x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, normalize: bool, scale: str | None = None
 ) -> str | None:
     """The reason why the fused kernels cannot take such a block and input, or None if they can."""
-    if reason := _why_not_here(x):
+    if reason := _why_not(x, kernel, normalize, compute_dtype(x)):
         return reason
-    if (dtype := compute_dtype(x)) not in (torch.float16, torch.bfloat16, torch.float32):
-        return f"there are no kernels for {dtype}"
-    if dtype == torch.bfloat16 and interpreted():
-        return "Triton's interpreter (TRITON_INTERPRET=1) computes bfloat16 wrongly"
-    if normalize:
-        return "there are no kernels for normalize=True"
     if scale == "energy":
         return 'there are no kernels for scale="energy"'
-    if (order := len(kernel.coefficients()) - 1) > HIGHEST:
-        return f"the series has order {order}, and the kernels go up to {HIGHEST}"
-    width, wide = inner // groups, channels // groups
-    if width % 8 or wide % 8:
-        return f"groups of {width} inner channels and {wide} channels are no multiples of 8"
+    width, outer = inner // groups, channels // groups
+    if width % 8 or outer % 8:
+        return f"groups of {width} inner channels and {outer} channels are no multiples of 8"
     if x.shape[0] > 65535:
         return f"a batch of {x.shape[0]} is beyond what a grid holds"
     return None
 
 
-def _why_not_here(x: Tensor) -> str | None:
-    """Why no kernels can run on this device, or be seen by whoever follows what is computed."""
+def why_not_operator(theta: Tensor, phi: Tensor, g: Tensor, groups: int, kernel: Kernel, normalize: bool) -> str | None:
+    """The reason why the operator's kernels cannot take such inputs, or None if they can."""
+    if reason := _why_not(theta, kernel, normalize, theta.dtype, phi.dtype, g.dtype):
+        return reason
+    if kernel.constant:
+        return 'there are no kernels for beta="norm"'
+    if max(theta.shape[0], groups) > 65535:
+        return f"{theta.shape[0]} samples of {groups} groups are beyond what a grid holds"
+    return None
+
+
+def _why_not(x: Tensor, kernel: Kernel, normalize: bool, *dtypes: torch.dtype) -> str | None:
+    """Why neither the block nor the operator has kernels for this device, kernel and these dtypes."""
     if not (x.is_cuda or (interpreted() and x.device.type == "cpu")):
         return f"the input is on {x.device}, and the kernels run on CUDA"
     if not TRITON:
         return "triton is not installed"
+    for dtype in dtypes:
+        if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            return f"there are no kernels for {dtype}"
+        if dtype == torch.bfloat16 and interpreted():
+            return "Triton's interpreter (TRITON_INTERPRET=1) computes bfloat16 wrongly"
     if _transformed():
         return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
+    if normalize:
+        return "there are no kernels for normalize=True"
+    if (order := len(kernel.coefficients()) - 1) > HIGHEST:
+        return f"the series has order {order}, and the kernels go up to {HIGHEST}"
     if x.is_cuda and _capability(x.device) < (8, 0):
         return "the kernels need compute capability 8 or higher"
     return None
@@ -113,26 +125,6 @@ def _track(norm: BlockNorm, mean: Tensor, variance: Tensor) -> None:
         momentum = count_batch(norm)
         norm.running_mean.lerp_(mean, momentum)
         norm.running_var.lerp_(variance, momentum)
-
-
-def why_not_operator(theta: Tensor, phi: Tensor, g: Tensor, groups: int, kernel: Kernel, normalize: bool) -> str | None:
-    """The reason why the operator's kernels cannot take such inputs, or None if they can."""
-    if reason := _why_not_here(theta):
-        return reason
-    for dtype in (theta.dtype, phi.dtype, g.dtype):
-        if dtype not in (torch.float16, torch.bfloat16, torch.float32):
-            return f"there are no kernels for {dtype}"
-        if dtype == torch.bfloat16 and interpreted():
-            return "Triton's interpreter (TRITON_INTERPRET=1) computes bfloat16 wrongly"
-    if normalize:
-        return "there are no kernels for normalize=True"
-    if kernel.constant:
-        return 'there are no kernels for beta="norm"'
-    if (order := len(kernel.coefficients()) - 1) > HIGHEST:
-        return f"the series has order {order}, and the kernels go up to {HIGHEST}"
-    if max(theta.shape[0], groups) > 65535:
-        return f"{theta.shape[0]} samples of {groups} groups are beyond what a grid holds"
-    return None
 
 
 def compact_generalized_non_local(
