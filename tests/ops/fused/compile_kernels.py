@@ -1,6 +1,6 @@
-"""Compile all kernels of some blocks for a GPU that need not be there; prints what each takes of its shared memory.
+"""Compile all kernels of some blocks for GPUs that need not be there; prints what each takes of the shared memory.
 
-``python -m tests.ops.fused.compile_kernels 86``
+``python -m tests.ops.fused.compile_kernels 80 86 89``
 """
 
 import json
@@ -30,10 +30,11 @@ class Driver:
     """What Triton asks of a GPU in order to compile."""
 
     def __init__(self, capability: int):
+        self.capability = capability
         self.get_current_target = lambda: GPUTarget("cuda", capability, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        return self.capability  # Triton keeps what it has compiled by the number of the device
 
     def get_current_stream(self, device: int) -> int:
         return device
@@ -71,16 +72,19 @@ def compile_operator(dtype: torch.dtype, layout: torch.memory_format, **options)
     return found
 
 
-def main(capability: int) -> None:
-    driver.set_active(Driver(capability))  # pyright: ignore[reportArgumentType]
+def main(*capabilities: int) -> None:
+    """All blocks for the first capability, one of them for the others."""
     fused.why_not = fused.why_not_operator = lambda *_, **__: None
     torch.backends.cudnn.allow_tf32 = True
-    launch.pretended = launch.Hardware(108, capability >= 90, SHARED[capability])
-    found = {name: compile_block(**options) for name, options in BLOCKS.items()}
-    found["operator"] = compile_operator(torch.bfloat16, torch.contiguous_format)
-    found["operator, channels last"] = compile_operator(torch.float32, torch.channels_last, kernel="rbf")
+    found = {}
+    for capability in capabilities:
+        driver.set_active(Driver(capability))  # pyright: ignore[reportArgumentType]
+        launch.pretended = launch.Hardware(108, capability >= 90, SHARED[capability])
+        names = list(BLOCKS) if not found else ["bfloat16"]
+        found[capability] = {name: compile_block(**BLOCKS[name]) for name in names}
+        found[capability]["operator"] = compile_operator(torch.bfloat16, torch.contiguous_format)
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))
