@@ -23,11 +23,18 @@ def new(folder: str, *, output: str | None = None) -> None:
         raise ValueError(f"output = {target} must end in .yaml")
     if not root.is_dir():
         raise ValueError(f"{root} is {'a file, not' if root.exists() else 'not'} a folder")
-    if target.exists():
-        raise ValueError(f"{target} is there already: name another recipe with -o")
+    _require_free(target)
     from ..data.survey import describe, survey  # imports torch
     from ..engine.suggest import suggest_recipe
 
     found = survey(root)
-    write_text(target, suggest_recipe(found))
+    recipe = suggest_recipe(found)
+    _require_free(target)  # to look at a folder takes a while
+    write_text(target, recipe)
     say(*describe(found), f"{target} written. Read it, then: cgnl train {shlex.quote(str(target))}")
+
+
+def _require_free(target: Path) -> None:
+    """Raise if there is a recipe already."""
+    if target.exists():
+        raise ValueError(f"{target} is there already: name another recipe with -o")

@@ -93,7 +93,8 @@ def cgnl_block(
     recompute: bool = False,
 ) -> Tensor:
     """x + norm(W_z y), [B, C, *positions] -> the same: ``block.cgnl_block`` by Triton kernels."""
-    from .autograd import Block, Norm, infer, make_series
+    from .autograd import Block, Norm, infer
+    from .launch import make_series
 
     if normalize:
         raise ValueError("there are no kernels for normalize=True")
@@ -137,7 +138,8 @@ def compact_generalized_non_local(
     scale: str | None = None,
 ) -> Tensor:
     """Theta (Phi^T g) by Triton kernels, [B, C, *positions] in g's dtype."""
-    from .operator import compute, make_series
+    from .launch import make_series
+    from .operator import compute
 
     kernel = kernels.resolve(kernel)
     reference.check_inputs(theta, phi, g, groups)

@@ -20,19 +20,16 @@ which the p = 0 term arrives, of weights that were not rounded: after a norm tha
 rounded would be all that is left.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import reference
-from ..kernels import Kernel
 from . import Weights
 from . import norm as norms
 from .batchnorm import MOST
-from .launch import aligned, is_dot
+from .launch import Series, aligned
 from .norm import Gradients, Norm, Standard
 from .operators import (
     fused_apply,
@@ -51,31 +48,11 @@ WIDEST = 128
 """Inner channels of a group that ``fused_output`` can hold."""
 
 
-class Series(NamedTuple):
-    """The kernel, for this many positions and channels."""
-
-    groups: int
-    first: int
-    alphas: tuple[float, ...]
-    """Square roots of what the sums are multiplied by."""
-    gamma: float
-    constant: float
-    dot: bool
-
-
 class Like(NamedTuple):
     """What a gradient shall look like."""
 
     shape: torch.Size
     dtype: torch.dtype
-
-
-def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, width: int) -> Series:
-    first, alpha_squared = reference.leading(kernel)
-    factor = reference.scale_factor(scale, positions, width)
-    alphas = tuple(math.sqrt(a) * math.sqrt(factor) for a in alpha_squared)
-    dot = is_dot(first, len(alphas), kernel.envelope)
-    return Series(groups, first, alphas, kernel.envelope, kernel.constant, dot)
 
 
 def coefficients(x: Tensor, theta: Tensor, both: Tensor, series: Series) -> tuple[Tensor, Tensor | None]:

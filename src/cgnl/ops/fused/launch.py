@@ -1,6 +1,7 @@
 """How kernels are launched: what the device offers, tiles, descriptors, and plans that are made once for a size."""
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -8,6 +9,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .. import reference
+from ..kernels import Kernel
 from . import interpreted
 
 
@@ -66,6 +69,26 @@ class Form(NamedTuple):
 def is_dot(first: int, terms: int, gamma: float) -> bool:
     """Whether y is theta times a number."""
     return (first, terms, gamma) == (1, 1, 0)
+
+
+class Series(NamedTuple):
+    """The kernel, for this many positions and channels."""
+
+    groups: int
+    first: int
+    alphas: tuple[float, ...]
+    """Square roots of what the sums are multiplied by."""
+    gamma: float
+    constant: float
+    dot: bool
+
+
+def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, width: int) -> Series:
+    first, alpha_squared = reference.leading(kernel)
+    factor = reference.scale_factor(scale, positions, width)
+    alphas = tuple(math.sqrt(a) * math.sqrt(factor) for a in alpha_squared)
+    dot = is_dot(first, len(alphas), kernel.envelope)
+    return Series(groups, first, alphas, kernel.envelope, kernel.constant, dot)
 
 
 def make_form(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float, precision: str) -> Form:

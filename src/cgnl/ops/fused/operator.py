@@ -13,7 +13,6 @@ atomically, so results are the same bits each time.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false, reportPossiblyUnboundVariable=false
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,9 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .. import reference
-from ..kernels import Kernel
-from .launch import Launch, aligned, cdiv, plan, power_of_two
+from .launch import Launch, Series, aligned, cdiv, plan, power_of_two
 from .series import envelope
 
 
@@ -167,21 +164,6 @@ KERNELS = {
 }
 
 
-class Series(NamedTuple):
-    groups: int
-    first: int
-    alphas: tuple[float, ...]
-    """Square roots of what the sums are multiplied by."""
-    gamma: float
-
-
-@plan
-def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, width: int) -> Series:
-    first, alpha_squared = reference.leading(kernel)
-    factor = math.sqrt(reference.scale_factor(scale, positions, width))
-    return Series(groups, first, tuple(math.sqrt(a) * factor for a in alpha_squared), kernel.envelope)
-
-
 @plan
 def make_plan(
     name: str,
@@ -193,7 +175,7 @@ def make_plan(
     parts: int,
 ) -> tuple[list[tuple[int, int, int, int]], Launch]:
     """The strides of each plane, and the launch. All tensors are read in the order of the first one's memory."""
-    (batch, channels, positions), (groups, first, alphas, gamma) = shape, series
+    (batch, channels, positions), (groups, first, alphas, gamma, *_) = shape, series
     width, terms = channels // groups, len(alphas)
     size, programs = width * positions, cdiv(width * positions, BLOCK)
     last = strides[0][1] < strides[0][2]  # whether channels come last in memory
