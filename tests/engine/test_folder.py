@@ -251,6 +251,13 @@ def test_check_same_lets_a_run_go_on_elsewhere(setting, tmp_path):
     check_same(load("parts", {setting: FREE[setting]}), {"cgnl": {"config": to_dict(load("parts"))}}, tmp_path)
 
 
+def test_check_same_lets_the_file_of_weights_be_moved(tmp_path):
+    begun, now, other = (load("parts", {"model.weights": name}) for name in ("/a/w.pth", "w.pth", "v.pth"))
+    check_same(now, {"cgnl": {"config": to_dict(begun)}}, tmp_path)
+    with pytest.raises(ValueError, match=r"model\.weights = /a/w\.pth, not v\.pth"):
+        check_same(other, {"cgnl": {"config": to_dict(begun)}}, tmp_path)
+
+
 def test_check_same_lets_a_run_have_more_epochs(tmp_path):
     begun, now = load("parts", {"optim.epochs": 2}), load("parts", {"optim.epochs": 3})
     check_same(now, {"cgnl": {"config": to_dict(begun)}}, tmp_path)

@@ -150,6 +150,7 @@ def test_scale_settings_of_embedded_refuse_objects():
         ("cub_r50", {}, "resnet50 from the weights IMAGENET1K_V1: 448 pixels, 10 + 100 epochs, step schedule, 256"),
         ("parts", {}, "resnet18 from random weights: embedded parts, 1 + 2 epochs, cosine schedule, 48 samples"),
         ("ucf101_r50", {"data.limit": 1000}, "224 pixels, clips of 32 frames, at most 1,000 training samples, 10"),
+        ("cub_r50", {"model.weights": "/mnt/weights/w.pth"}, "resnet50 from the weights w.pth: 448 pixels"),
         ("cub_r50", {"data.test_on": "validation"}, "samples a step, tested on 20% of the training samples"),
     ],
 )

@@ -184,7 +184,7 @@ def describe(config: Config) -> str:
     else:
         samples = f"{get_size(data)} pixels{f', clips of {data.frames} frames' if is_video(name) else ''}"
     limit = f", at most {data.limit:,} training samples" if data.limit else ""
-    start = f"from the weights {config.model.weights}" if config.model.weights else "from random weights"
+    start = f"from the weights {Path(config.model.weights).name}" if config.model.weights else "from random weights"
     tested = f", tested on {data.holdout:.0%} of the training samples" if data.test_on == "validation" else ""
     return (
         f"{name} {start}: {samples}{limit}, {optim.warmup_epochs} + {optim.epochs} epochs, {optim.schedule} schedule, "
