@@ -12,6 +12,7 @@ from cgnl.bench.measure import (
     Times,
     draw_inputs,
     measure,
+    measure_add,
     measure_roofline,
     peak_mib,
     peak_mib_on_cpu,
@@ -99,6 +100,10 @@ def test_measure_on_a_gpu_takes_triton_quantiles_of_five_steps_at_least(monkeypa
     x = torch.ones(1)
     assert measure(list, torch.device("cuda"), 0.2, [x]) == pytest.approx(Times(2.0, 5.0, 8.0))
     assert calls == [(list, 0, 0, None), (list, pytest.approx(rep / 5), rep, [x])]
+
+
+def test_measure_add_is_positive_and_short():
+    assert 0 < measure_add("cpu") < 10
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

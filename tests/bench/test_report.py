@@ -11,8 +11,9 @@ from cgnl.commands.bench import read_setting
 ROW = {
     "benchmark": "block", "row": "reference", "mode": "train", "shape": "2x16x4x4", "dtype": "bfloat16",
     "kernel": "Dot()", "settings": "groups=8", "device": "NVIDIA H200", "torch": "2.11.0", "time": "now",
-    "ms": 1.25, "ms_20": 1.2, "ms_80": 1.5, "eager_ms": 1.6, "ratio": 1.0, "added_ms": 0.0, "peak_mib": 98.04,
-    "gflop": 12.5, "tflop_per_s": 10.0, "roofline": 0.5, "error": 3.1e-3, "note": "",
+    "ms": 1.25, "ms_20": 1.2, "ms_80": 1.5, "eager_ms": 1.6, "eager_adds": 160.2, "ratio": 1.0,
+    "added_ms": 0.0, "peak_mib": 98.04, "gflop": 12.5, "tflop_per_s": 10.0, "roofline": 0.5, "error": 3.1e-3,
+    "note": "",
 }  # fmt: skip
 FAILED = {k: ROW[k] for k in report.HEADING} | {"row": "fused", "note": "there is none"}
 WRONG = FAILED | {"error": 3.1e-3, "note": "wrong, not timed"}
@@ -24,9 +25,10 @@ SERVED = {k: ROW[k] for k in report.HEADING} | {
 
 def test_line_stands_under_its_titles():
     title, line = report.title_line("block", 12), report.line(ROW, 12)
-    titles = "row ms 20 % 80 % eager ratio MiB GFLOP TFLOP/s roofline error"
+    titles = "row ms 20 % 80 % eager add_ ratio MiB GFLOP TFLOP/s roofline error"
     assert title.split() == titles.split()
-    assert line.split() == ["reference", "1.25", "1.2", "1.5", "1.6", "1.00", "98.0", "12.5", "10", "50%", "3.1e-03"]
+    numbers = ["1.25", "1.2", "1.5", "1.6", "160", "1.00", "98.0", "12.5", "10", "50%", "3.1e-03"]
+    assert line.split() == ["reference", *numbers]
     assert len(title) == len(line)
 
 
@@ -62,7 +64,8 @@ def test_write_csv_adds_rows_under_one_header(tmp_path):
     first, second = csv.DictReader(path.open())
     assert list(first) == [
         "benchmark", "row", "mode", "shape", "dtype", "kernel", "settings", "device", "torch", "time", "ms", "ms_20",
-        "ms_80", "eager_ms", "ratio", "added_ms", "peak_mib", "gflop", "tflop_per_s", "roofline", "error", "note",
+        "ms_80", "eager_ms", "eager_adds", "ratio", "added_ms", "peak_mib", "gflop", "tflop_per_s", "roofline", "error",
+        "note",
     ]  # fmt: skip
     assert (first["ms"], first["peak_mib"], first["device"]) == ("1.25", "98.04", "NVIDIA H200")
     assert (second["ms"], second["note"]) == ("", "there is none")

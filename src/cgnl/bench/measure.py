@@ -2,6 +2,7 @@
 
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -128,6 +129,21 @@ def time_steps(
         total += (took := time.perf_counter() - start)
         times.append(1e3 * took)
     return times
+
+
+def measure_add(device: torch.device | str = "cuda") -> float:
+    """Milliseconds that Python spends on adding to one number in place: a measure of how fast it calls anything."""
+    x, count = torch.zeros((), device=device), 100
+
+    def wait() -> None:
+        x.item()
+
+    def add() -> None:
+        for _ in range(count):
+            x.add_(1)
+
+    add()
+    return statistics.median(time_steps(add, 0.0, wait, min_steps=9)) / count
 
 
 def peak_mib(step: Callable[[], Any], clear: Callable[[], None] = lambda: None, memory: Any = torch.cuda) -> float:

@@ -24,6 +24,7 @@ STEP_COLUMNS = [
     ("20 %", "ms_20", _significant),
     ("80 %", "ms_80", _significant),
     ("eager", "eager_ms", _significant),
+    ("add_", "eager_adds", "{:.0f}".format),
     ("ratio", "ratio", "{:.2f}".format),
     ("added ms", "added_ms", "{:+.4g}".format),
     ("MiB", "peak_mib", "{:.1f}".format),
@@ -45,7 +46,8 @@ WIDTH = 9
 
 LEGEND = """ms: median of the repetitions, and their 20 % and 80 % quantiles; on a GPU, of a CUDA graph with the L2
 cache flushed before each. eager: the same step called from Python: launching kernels can take longer than
-running them. ratio: of ms to that of {baseline}, or of the row that is named at the end of the line.
+running them. add_: eager, as a multiple of what adding to one number in place costs Python.
+ratio: of ms to that of {baseline}, or of the row that is named at the end of the line.
 MiB: peak memory allocated during a step, less what was allocated before it. Input, gradient of the output,
 weights and their gradients are there before; the output is alive.
 GFLOP: of the equations, two for a multiply-add.

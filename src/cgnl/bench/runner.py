@@ -2,6 +2,7 @@
 
 import io
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
@@ -15,7 +16,7 @@ import torch
 from ..cuda_graph import capture
 from ..text import first_line
 from .checks import Truth, calibrate, check, check_batch, compute_truth, relative_error
-from .measure import Case, Roofline, draw_inputs, measure, peak_mib, quantiles, time_steps
+from .measure import Case, Roofline, draw_inputs, measure, measure_add, peak_mib, quantiles, time_steps
 from .registry import BENCHMARKS, Call, Setting, Subject
 
 Row = dict[str, Any]
@@ -110,8 +111,10 @@ def _timed(row: Row, call: Call, setting: Setting, flops: float, roofline: Roofl
     case = Case(call, draw_inputs(setting, setting.batch, benchmark.inputs, benchmark.input_gradient), setting)
     fastest = roofline.milliseconds(flops, case.least_bytes())
     memory = peak_mib(case.step, case.clear) if on_gpu else None
+    before = measure_add() if on_gpu else 0.0
     times = eager = measure(case.step, setting.device, setting.seconds, case.inputs)
     if on_gpu:
+        row["eager_adds"] = eager.median / statistics.mean((before, measure_add()))
         try:
             graph, _ = capture(case.step, case.clear)
             times = measure(graph.replay, setting.device, setting.seconds)
