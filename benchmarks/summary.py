@@ -16,6 +16,7 @@ MEASURED = {
     "CUB, 224 px": ("small", ("cub-blocks", "cub-kernels", "cub-groups-r50")),
     "CUB, 224 px, held-out training pictures": ("small", ("cub-tries",)),
     "CUB, 448 px": ("cub-448", ("cub-blocks",)),
+    "CUB, 448 px, original files": ("heads", ("cub-heads",)),
     "Gestures": ("small", ("gestures",)),
 }
 """Dataset -> folder under benchmarks/results, and the tables whose runs are there."""

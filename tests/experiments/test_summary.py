@@ -54,6 +54,16 @@ def test_summarize_gives_mean_and_difference(ended, toy, tmp_path):
     assert (pair.samples.won, pair.samples.lost) == (3, 1)
 
 
+def test_rows_that_wait_are_of_the_network_of_those_that_ended(ended, toy, tmp_path):
+    ended(0, 0, "10")
+    config = tmp_path / f"{toy.rows[0].name}_seed0" / "config.yaml"
+    name = toy.rows[0].config().model.name
+    config.write_text(config.read_text().replace(f"name: {name}\n", f"name: {name}_caffe\n", 1))
+    summary = summarize("toy", toy, tmp_path)
+    assert summary.lines[0].config.model.name == f"{name}_caffe"
+    assert {summary.first[line.network].name for line in summary.lines} == {toy.rows[0].name}
+
+
 def test_summarize_compares_no_other_samples(ended, toy, tmp_path):
     ended(0, 0, "10")
     ended(1, 0, "11", samples="b")

@@ -12,7 +12,18 @@ from cgnl.experiments.runs import Outcome
 from cgnl.experiments.statistics import Discordance, estimate
 from cgnl.experiments.summary import Line, Pair, Replacement, Summary
 from cgnl.experiments.tables import TABLES, Row, Table
-from cgnl.experiments.write import draw, fill, findings, markdown, page, pairs_csv, rows_csv, sentences, write
+from cgnl.experiments.write import (
+    draw,
+    fill,
+    findings,
+    markdown,
+    page,
+    pairs_csv,
+    rows_csv,
+    rows_markdown,
+    sentences,
+    write,
+)
 
 PLAIN, CGNL, NL = Row("R-50", "cub_r50"), Row("R-50 + 1 CGNL", "cub_r50_cgnl1"), Row("R-50 + 1 NL", "cub_r50_nl1")
 ROOT = Path(__file__).parents[2]
@@ -153,7 +164,7 @@ def test_fill_refuses_what_there_is_not(tmp_path, mark, message):
         fill(document)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/performance.md", "docs/results.md", "docs/second-order.md"])
 def test_documents_hold_what_the_runs_say(name, tmp_path, monkeypatch):
     """A number cannot be typed by hand."""
     monkeypatch.chdir(ROOT)
@@ -161,6 +172,13 @@ def test_documents_hold_what_the_runs_say(name, tmp_path, monkeypatch):
     shutil.copy(ROOT / name, copy)
     fill(copy)
     assert copy.read_text() == (ROOT / name).read_text()
+
+
+def test_rows_that_wait_are_left_out_of_a_brief_table():
+    summary = Summary("cub", TABLES["cub-blocks"], (line(PLAIN, 80.0), line(CGNL)), (), ())
+    assert CGNL.label in rows_markdown(summary)
+    assert CGNL.label not in rows_markdown(summary, brief=True)
+    assert CGNL.label in rows_markdown(replace(summary, lines=(line(CGNL),)), brief=True)
 
 
 def test_findings_say_primary_words_first_and_correct_the_others():
@@ -181,6 +199,7 @@ def test_findings_say_primary_words_first_and_correct_the_others():
     assert "99.48 % interval" in first
     assert "R-50, covariance head against R-50: better" in second
     assert "+3.04 points" in second
+    assert "p < 0.001" in second
     assert "undecided" in third
     assert "after Holm" in third
     assert all("0.31 over test samples" in sentence for sentence in (first, second, third))

@@ -36,8 +36,8 @@ class Line:
 
     @property
     def network(self) -> str:
-        """Rows with the same network are compared."""
-        return str((self.config or self.row.config()).model.name)
+        """Rows with the same network are compared; it may have the weights of either variant."""
+        return str((self.config or self.row.config()).model.name).removesuffix("_caffe")
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,11 @@ def page(summary: Summary) -> str:
 
 
 def markdown(summary: Summary, brief: bool = False) -> str:
-    """Protocol, rows and findings; pairs and diagnoses too unless ``brief``."""
+    """Protocol, rows and findings; unless ``brief``, also pairs, diagnoses, and rows that wait for their runs."""
     table, lines = summary.table, summary.lines
     protocols = dict.fromkeys(f"{describe(line.config)}." for line in lines if line.config)
     note = f"{'Not a table of the paper. ' if table.ours else ''}{table.note}".strip()
-    parts = [note, *protocols, rows_markdown(summary)]
+    parts = [note, *protocols, rows_markdown(summary, brief)]
     if any(_is_synthetic(line.config) and not _is_synthetic(line.row.config()) for line in lines):
         parts.append("These are synthetic images and smaller networks: only the way of the experiment is the paper's.")
     parts.append(_bullets(_list_missing(lines)))
@@ -77,9 +77,9 @@ def _bullets(sentences: Iterable[str]) -> str:
     return "\n".join(f"* {sentence}" for sentence in sentences)
 
 
-def rows_markdown(summary: Summary) -> str:
-    """The paper's numbers and ours, row by row."""
-    lines = summary.lines
+def rows_markdown(summary: Summary, brief: bool = False) -> str:
+    """The paper's numbers and ours, row by row; if ``brief``, of rows that have been run."""
+    lines = [line for line in summary.lines if line.seeds or not brief] or summary.lines
     reported = [name for name in NAMES if any(name in line.row.reported for line in lines)]
     metrics = [name for name in NAMES if name in reported or any(_is_informative(line, name) for line in lines)]
     head = ["", *(f"{NAMES[n]}, paper" for n in reported), *(f"{NAMES[n]}, measured" for n in metrics), "seeds"]
@@ -132,7 +132,7 @@ def sentences(summary: Summary) -> list[str]:
             continue
         d = pair.difference
         side = "above" if d.mean >= 0 else "below"
-        known = "" if d.half_width is None else f" (95 % interval {d.low:+.2f} to {d.high:+.2f}, p = {_p(d.p)})"
+        known = "" if d.half_width is None else f" (95 % interval {d.low:+.2f} to {d.high:+.2f}, {_p_is(d.p)})"
         gain = f"{abs(d.mean):.2f} points {side} {pair.before.label}"
         lines.append(f"{pair.after.label}: {gain}{known}, {counted(d.count, 'seed')}.")
     return lines
@@ -155,7 +155,7 @@ def findings(summary: Summary) -> list[str]:
         futile = ". The first look leaves no room for half a point" if found.futile else ""
         lines.append(
             f"**{pair.label}: {found.word}** ({pair.difference.mean:+.2f} points, {100 * found.level:g} % interval "
-            f"{found.low:+.2f} to {found.high:+.2f}, p = {_p(pair.difference.p)}{paper}; "
+            f"{found.low:+.2f} to {found.high:+.2f}, {_p_is(pair.difference.p)}{paper}; "
             f"{counted(pair.difference.count, 'seed')}{until}{_over_samples(pair)}){futile}"
         )
     plain = {before for before, _ in primary}
@@ -166,7 +166,7 @@ def findings(summary: Summary) -> list[str]:
             word = "undecided"
         lines.append(
             f"{pair.label}: {word} ({d.mean:+.2f} points, 95 % interval {d.low:+.2f} to {d.high:+.2f}, "
-            f"p = {_p(p)} after Holm{_over_samples(pair)})"
+            f"{_p_is(p)} after Holm{_over_samples(pair)})"
         )
     return lines
 
@@ -292,6 +292,10 @@ def _flips(samples: Discordance | Replacement) -> str:
 
 def _p(value: float | None) -> str:
     return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _p_is(value: float | None) -> str:
+    return f"p {_p(value)}" if _p(value).startswith("<") else f"p = {_p(value)}"
 
 
 def _round(*values: float | None) -> list[float | None]:
