@@ -62,8 +62,8 @@ def objects() -> Rows:
 
 
 def blocks() -> Rows:
-    """What ``cgnl bench block`` measured, a line for each mode, shape, kernel, number of groups, norm and layout."""
-    yield "", "authors", "reference", "reference, compiled", "fused", "fused, eager", "fused, MiB"
+    """What ``cgnl bench block`` measured, a line for each combination of options."""
+    yield "", "authors", "reference", "reference, compiled", "fused", "fused, eager", "in `add_`", "fused, MiB"
     lines: dict[str, dict[str, dict[str, str]]] = {}
     for row in (row for row in read("bench.csv") if row["benchmark"] == "block"):
         lines.setdefault(describe(row), {})[row["row"]] = row
@@ -75,7 +75,8 @@ def blocks() -> Rows:
                 continue
             others = ("", "", "") if recomputes else (authors, reference, compiled)
             eager, memory = f"{float(fused['eager_ms']):.2f}", f"{float(fused['peak_mib']):.0f}"
-            yield f"{name}, `recompute`" if recomputes else name, *others, milliseconds(fused), eager, memory
+            adds = f"{float(fused['eager_adds']):.0f}" if fused["eager_adds"] else ""
+            yield f"{name}, `recompute`" if recomputes else name, *others, milliseconds(fused), eager, adds, memory
 
 
 def describe(row: dict[str, str]) -> str:
@@ -83,6 +84,7 @@ def describe(row: dict[str, str]) -> str:
     given = dict(word.split("=") for word in row["settings"].split() if "=" in word)
     parts = ["training" if row["mode"] == "train" else "forward", KERNELS.get(row["kernel"], "dot")]
     parts += [row["shape"].replace("x", " x ")] if row["shape"] != SIZE else []
+    parts += [row["dtype"]] if row["dtype"] != "bfloat16" else []
     parts += ["one group"] if given["groups"] == "1" else []
     parts += ["group norm"] if given["norm"] == "group" else []
     contiguous = "channels_last" not in row["settings"] and row["row"] != AUTHORS  # theirs takes nothing else

@@ -132,4 +132,7 @@ def test_summary_figure_shows_what_the_tables_say():
     assert (pair.difference.count, pair.paper) == (10, pytest.approx(1.09))
     said = f"R-50 + 1 CGNL: {abs(pair.difference.mean):.2f} points below R-50"
     assert said in (ROOT / "docs" / "results.md").read_text()
-    assert len(summary.draw().axes) == len(found) == 4
+    assert found["CUB, 448 px, original files"]["cub_heads_r50_covariance"].difference.mean == pytest.approx(
+        2.934, abs=1e-3
+    )
+    assert len(summary.draw().axes) == len(found) == 5

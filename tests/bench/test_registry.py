@@ -1,9 +1,10 @@
 import pytest
 import torch
 
+from benchmarks import speed
 from cgnl import NonLocal, ops
 from cgnl.bench.registry import BENCHMARKS, Setting, compile_
-from cgnl.commands.bench import read_setting
+from cgnl.commands.bench import check_options, read_setting
 from cgnl.heads import second_order_pools
 from cgnl.surgery import inserted
 
@@ -17,6 +18,15 @@ def test_benchmark_names_rows_that_exist(name, table):
     for subject in table.subjects:  # what a row is compared with is measured before it
         assert not subject.compared_with or subject.compared_with in names[: names.index(subject.name)]
     assert table.choose(*names) == list(table.subjects), name
+
+
+@pytest.mark.parametrize(("name", "options"), [*speed.measurements("peer.py:Block"), *speed.through_pointers()])
+def test_what_the_documents_show_can_be_measured(name, options):
+    given = {option: value for option, value in options.items() if option not in ("rows", "peer")}
+    check_options(name, given)
+    setting = read_setting(name, given, "cpu")
+    assert (setting.mode, setting.groups) == (options["mode"], options.get("groups", 8))
+    assert len(BENCHMARKS[name].choose(*options["rows"].split(","))) == options["rows"].count(",") + 1
 
 
 @pytest.mark.parametrize("spelling", ["non-local sdpa", "non-local-sdpa", "Non_Local_SDPA", " non-local sdpa"])
