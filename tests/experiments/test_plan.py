@@ -81,11 +81,14 @@ def test_flops_of_wide_pictures():
     assert flops(config, open_dataset(config.data)) == pytest.approx(once * (3 * 30 * 8 + 30 * 2), rel=0.01)
 
 
-def test_estimate_durations_follow_what_runs_took(toy, tmp_path):
+def test_estimate_durations_follow_what_runs_took(toy, tmp_path, monkeypatch):
     runs, _ = plan(toy, toy.rows[:2], "paper", 2, tmp_path, {})
     before = estimate_durations(runs, tmp_path)
     assert set(before) == {run.config.name for run in runs}
     assert all(seconds > 0 for seconds in before.values())
+    monkeypatch.setattr("cgnl.experiments.plan.measure_speed", lambda: 1e9)  # FLOP/s
+    alone, beside = (estimate_durations(runs, tmp_path, jobs) for jobs in (1, 5))
+    assert beside == pytest.approx({name: 5 * seconds for name, seconds in alone.items()})
     from cgnl.engine.config import to_yaml
 
     folder = runs[0].folder

@@ -56,7 +56,7 @@ def reproduce(
         selected = select_rows(table, rows)
         runs = plan_tables(selected, scale, seeds, folder, settings)
         left = [run for run in runs if not run.finished]
-        seconds = sum(estimate_durations(left, folder).values())
+        seconds = sum(estimate_durations(left, folder, jobs).values())
         workers = make_workers(runs, budget, jobs, keep)
         if left:
             about = format_duration(seconds / len(workers))

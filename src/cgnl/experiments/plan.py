@@ -242,12 +242,12 @@ def measure_speed() -> float:
     return 2 * x.numel() * 256 * 9 / (1e-3 * milliseconds)
 
 
-def estimate_durations(runs: Sequence[Run], folder: Path) -> dict[str, float]:
-    """Seconds by name of a run: as finished runs of its row took, else by FLOPs."""
+def estimate_durations(runs: Sequence[Run], folder: Path, jobs: int = 1) -> dict[str, float]:
+    """Seconds by name of a run, ``jobs`` of which share a device: as finished runs of its row took, else by FLOPs."""
     first = {run.row: run for run in reversed(runs)}
     speed = SPEED * measure_speed()
     by_flops = {row: flops(run.config, _open(run.config.data)) / speed for row, run in first.items()}
     finished = {row: [o.seconds for o in read_outcomes(folder, row)] for row in first}
     known = {row: statistics.fmean(seconds) for row, seconds in finished.items() if seconds}
-    ratio = sum(known.values()) / sum(by_flops[row] for row in known) if known else 1.0
+    ratio = sum(known.values()) / sum(by_flops[row] for row in known) if known else float(jobs)
     return {str(run.config.name): known.get(run.row, ratio * by_flops[run.row]) for run in runs}
