@@ -60,7 +60,9 @@ def test_rows_that_wait_are_of_the_network_of_those_that_ended(ended, toy, tmp_p
     name = toy.rows[0].config().model.name
     config.write_text(config.read_text().replace(f"name: {name}\n", f"name: {name}_caffe\n", 1))
     summary = summarize("toy", toy, tmp_path)
-    assert summary.lines[0].config.model.name == f"{name}_caffe"
+    first = summary.lines[0].config
+    assert first is not None
+    assert first.model.name == f"{name}_caffe"
     assert {summary.first[line.network].name for line in summary.lines} == {toy.rows[0].name}
 
 
