@@ -35,7 +35,7 @@ import torch
 import yaml
 
 from cgnl.cli import COMMANDS, main
-from cgnl.engine.config import setting_names
+from cgnl.engine.settings import setting_names
 from cgnl.models.pretrained import Network
 from cgnl.text import printable
 from tests.engine.conftest import register
@@ -363,7 +363,7 @@ def without_long_work() -> None:
             stop()
 
     for module, name, other in (
-        (train, "introduce", begun),
+        (train, "log_setup", begun),
         (measure, "measure_roofline", stop),
         (work, "work", stop),
         (reproduce, "_measure", stop),

@@ -20,8 +20,8 @@ from cgnl.data.images import to_image
 from cgnl.data.loading import TrainBatchSampler, TrainSet, make_loader
 from cgnl.data.pack import pack
 from cgnl.data.readers import READERS
-from cgnl.engine.config import Data
 from cgnl.engine.datasets import open_dataset, view_in_training
+from cgnl.engine.settings import Data
 from cgnl.text import markdown_table
 
 

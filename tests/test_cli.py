@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cgnl
 from cgnl.cli import COMMANDS, main
-from cgnl.engine.config import setting_names
+from cgnl.engine.settings import setting_names
 from cgnl.extras import need
 
 HEAVY = ["torch", "numpy", "torchvision", "jsonargparse", "timm", "lightning", "triton", "safetensors"]

@@ -37,19 +37,12 @@ def whole_file(path: Path, size: int | None = None) -> Iterator[BinaryIO]:
 
     ``size`` is that of the file in bytes, as far as it is known, for the message where there is no space for it.
     """
-    remove_parts(path.parent, path.name, STALE)
-    temporary = temporary_name(path)
     try:
-        with temporary.open("xb") as file:
+        with _replacing(path) as part, part.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        with suppress(OSError):  # a disk that can only be read has none
-            temporary.unlink()
-        if not isinstance(error, (OSError, RuntimeError)):
-            raise
+    except (OSError, RuntimeError) as error:
         kept = "; the one before is kept" if path.exists() else ""
         raise OSError(f"{path} cannot be written: {_reason(error, path.parent, size)}{kept}") from error
 
@@ -57,16 +50,21 @@ def whole_file(path: Path, size: int | None = None) -> Iterator[BinaryIO]:
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
     """Write a file or folder under a temporary name, then rename it."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    with _replacing(target) as part, naming_if_full(target):
+        write(part)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A hidden name beside the target that no other writer uses; what is written there replaces the target."""
     remove_parts(target.parent, target.name, STALE)
-    part = temporary_name(target)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        with naming_if_full(target):
-            write(part)
+        yield part
         part.replace(target)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        with suppress(OSError):
-            part.unlink()
+        with suppress(OSError):  # a disk that can only be read has none
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
         raise
 
 
@@ -80,11 +78,6 @@ def naming_if_full(path: Path) -> Iterator[None]:
             raise
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
         raise OSError(f"{path} cannot be written: {_reason(error, folder, None)}") from error
-
-
-def temporary_name(path: Path) -> Path:
-    """A hidden name beside a file that no other writer uses."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def _reason(error: BaseException, folder: Path, size: int | None) -> str:

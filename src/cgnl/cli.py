@@ -94,7 +94,8 @@ def run(command: str, arguments: list[str]) -> None:
     """
     need("jsonargparse", COMMANDS[command][0])
     from .data.streams import allow_typed
-    from .engine.config import OfTest, check_overrides, check_test, setting_names
+    from .engine.config import check_overrides, check_test
+    from .engine.settings import OfTest, setting_names
     from .engine.values import convert
 
     function = getattr(importlib.import_module(f"cgnl.commands.{command}"), command)
@@ -150,7 +151,7 @@ def split(arguments: list[str], known: list[str], switches: list[str]) -> tuple[
 
 def print_help(command: str, function: Callable[..., None], parameters: Iterable[Parameter]) -> None:
     """Print what a command does and takes, as docstrings say it."""
-    from .engine.config import SECTIONS, OfTest, why_not_tested
+    from .engine.settings import SECTIONS, OfTest, why_not_tested
 
     docstrings = need("docstring_parser", COMMANDS[command][0])
     text = docstrings.parse(function.__doc__ or "")

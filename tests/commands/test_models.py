@@ -3,7 +3,7 @@ import json
 import pytest
 
 from cgnl.commands.models import models
-from cgnl.engine import config
+from cgnl.engine import settings
 from cgnl.models import NETWORKS
 from cgnl.models.table import cost
 
@@ -11,7 +11,7 @@ from cgnl.models.table import cost
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch):
     """Only the networks that everybody has."""
-    for name in set(NETWORKS) - set(config.NETWORKS):
+    for name in set(NETWORKS) - set(settings.NETWORKS):
         monkeypatch.delitem(NETWORKS, name)
 
 

@@ -24,8 +24,9 @@ from cgnl.data.readers import (
     pets,
     ucf101,
 )
-from cgnl.engine.config import Data, build
+from cgnl.engine.config import build
 from cgnl.engine.datasets import open_dataset
+from cgnl.engine.settings import Data
 
 CSV_HEADER = "label,youtube_id,time_start,time_end,split,is_cc"
 

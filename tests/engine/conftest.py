@@ -193,6 +193,15 @@ def dying(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(Loop, "backward", call)
 
 
+def refused(call, *arguments) -> str:
+    """The sentence with which something is refused."""
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        call(*arguments)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
 def fake_accuracies(monkeypatch: pytest.MonkeyPatch, accuracies: Iterable[float]) -> None:
     """Let the tests of a run have these results, one after the other."""
     from cgnl.engine.tasks import Images

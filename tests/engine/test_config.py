@@ -2,14 +2,10 @@
 
 import contextlib
 import dataclasses
-import importlib
-import inspect
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
@@ -17,36 +13,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from cgnl import models
 from cgnl.engine import config
-from cgnl.engine.config import (
-    WEIGHTS,
-    Config,
-    Data,
-    Model,
-    Optim,
-    build,
-    check_files,
-    dataset_name,
-    find_names,
-    load,
-    merge,
-    nest,
-    setting_names,
-    to_dict,
-    to_yaml,
-)
-from cgnl.engine.values import choices
-from cgnl.surgery import BLOCKS
-
-
-def refused(call, *arguments) -> str:
-    """The sentence with which something is refused."""
-    with pytest.raises(ValueError) as raised:  # noqa: PT011
-        call(*arguments)
-    message = str(raised.value)
-    assert "\n" not in message
-    return message
+from cgnl.engine.config import build, load, merge, nest, to_dict, to_yaml
+from cgnl.engine.settings import Config, Data, Model, Optim, setting_names
+from tests.engine.conftest import refused
 
 
 def test_load_of_nothing_is_the_defaults():
@@ -312,53 +282,9 @@ def test_load_refuses_what_is_no_share(name, value):
     load(None, {name: 0.0})
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../run", "a/../../run", "/run", "a\0b", "a\nb", "a" * 300, "é" * 150])
-def test_load_refuses_a_name_that_is_no_folder_within_runs(name):
-    sentence = f"name = {name!r} must name a folder within runs, such as birds or birds/first"
-    assert refused(load, None, {"name": name}) == sentence
-
-
-@pytest.mark.parametrize("name", ["run", "a/b", "lr=0.1", "CUB ünï run", "..run", "a" * 200])
-def test_load_takes_any_other_name(name):
-    assert load(None, {"name": name}).name == name
-
-
-@pytest.mark.parametrize("area", [(0.0, 1.0), (-0.5, 1.0), (1.0, 0.5)], ids=str)
-def test_load_refuses_an_area_that_is_none(area):
-    assert refused(load, None, {"data.area": list(area)}) == f"data.area = {area} must be a small and a large share"
-
-
 @pytest.mark.parametrize("value", [-0.1, 1.5])
 def test_load_refuses_a_smoothing_that_is_no_share(value):
     assert refused(load, None, {"optim.label_smoothing": value}).startswith(f"optim.label_smoothing = {value} ")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("jitter", -0.1, "at least 0"),
-        ("jitter", 1.5, "at most 1"),
-        ("erase", 1.01, "at most 1"),
-        ("mixup", -1, "at least 0"),
-        ("mixup", "nan", "a number"),
-        ("cutmix", 101, "at most 100"),
-        ("mixup", 1e-8, "0 or at least 0.001"),
-        ("cutmix", 0.0009, "0 or at least 0.001"),
-    ],
-)
-def test_load_refuses_augmentation_out_of_range(name, value, words):
-    message = refused(load, None, {f"data.{name}": value})
-    assert message == f"data.{name} = {float(value)} must be {words}"
-
-
-@pytest.mark.parametrize("recipe", [None, "coco_maskrcnn_r50"])
-@pytest.mark.parametrize(
-    ("name", "value"), [("augment", "trivial"), ("jitter", 0.4), ("erase", 0.25), ("mixup", 0.2), ("cutmix", 1.0)]
-)
-def test_load_refuses_augmentation_of_detectors(recipe, name, value):
-    settings = {f"data.{name}": value} | ({} if recipe else {"data.annotations": "boxes.json"})
-    assert refused(load, recipe, settings).startswith(f"data.{name} = {value} is not possible for detection: ")
-    assert getattr(load(None, {f"data.{name}": value}).data, name) == value
 
 
 EVERYTHING = Config(
@@ -389,17 +315,6 @@ def test_plain_names_every_setting():
     tree = to_dict(EVERYTHING)
     names = [n if not isinstance(v, dict) else [f"{n}.{k}" for k in v] for n, v in tree.items()]
     assert sorted(n for part in names for n in ([part] if isinstance(part, str) else part)) == sorted(setting_names())
-
-
-def test_keys_are_dotted_names():
-    assert {"seed", "name", "optim.lr", "data.root", "model.options"} <= set(setting_names())
-    assert not {"data", "model", "optim"} & set(setting_names())
-    assert len(setting_names()) == len(set(setting_names()))
-
-
-def test_keys_of_a_type():
-    switches = {"channels_last", "compile", "sync_batchnorm", "deterministic", "tensorboard"}
-    assert set(setting_names(bool)) == switches | {"data.flip", "optim.nesterov", "optim.decay_norms"}
 
 
 def test_merge_goes_into_groups_and_changes_nothing():
@@ -466,32 +381,6 @@ def test_settings_are_built_or_refused_whatever_they_are(tree):
         load(None, tree)
 
 
-def test_networks_are_those_of_models():
-    assert set(config.NETWORKS) == {name for name in models.NETWORKS if not name.startswith("tiny")}
-
-
-@pytest.mark.parametrize("block", BLOCKS)
-def test_options_of_blocks_are_their_arguments(block):
-    arguments = set(inspect.signature(BLOCKS[block]).parameters)
-    assert set(config.BLOCK_OPTIONS[block]) - {"after"} == arguments - {"channels", "ndim", "device", "dtype"}
-    assert set(get_args(Model.__annotations__["block"])[0].__args__) == set(config.BLOCK_OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("block", "option", "value"),
-    [
-        (block, option, value)
-        for block, options in config.BLOCK_OPTIONS.items()
-        for option, kind in options.items()
-        for value in choices(kind)
-    ],
-)
-def test_choices_of_options_are_taken_by_the_block(block, option, value):
-    kernel = {"kernel": "dot"} if value == "energy" else {}
-    module = BLOCKS[block](16, **kernel, **{option: value}, device="meta")
-    assert getattr(module, option, value) is not None
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -509,12 +398,6 @@ def test_choices_of_options_are_taken_by_the_block(block, option, value):
 )
 def test_load_refuses_names_that_there_are_not(settings, message):
     assert re.search(message.replace("?", r"\?"), refused(load, None, settings))
-
-
-@pytest.mark.parametrize("name", ["resnet18", "timm/resnet50", "torchvision/vgg16", "registered"])
-def test_load_takes_networks_that_others_make(monkeypatch, name):
-    monkeypatch.setitem(models.NETWORKS, "registered", None)
-    assert load(None, {"model.name": name}).model.name == name
 
 
 def test_build_takes_a_network_that_nobody_knows():
@@ -541,85 +424,3 @@ def test_check_overrides_leaves_open_what_depends_on_the_recipe():
     config.check_overrides({"model.options.subsample": "true", "optim.lr": "0.1"})
     assert "optim.lr" in refused(config.check_overrides, {"optim.lr": "fast"})
     assert "model.name" in refused(config.check_overrides, {"model.name": "resnet5"})
-
-
-@pytest.mark.parametrize("balance", ["weights", "sampling"])
-@pytest.mark.parametrize("given", [{"data.dataset": "coco"}, {"data.annotations": "a.json"}])
-def test_load_refuses_balance_for_detectors(balance, given):
-    assert refused(load, None, {"data.balance": balance, **given}).startswith(
-        f"data.balance = {balance} is not possible"
-    )
-
-
-def test_load_takes_labels_for_a_csv_file_alone():
-    assert dataset_name(load(None, {"data.labels": "a.csv", "data.root": "x"}).data) == "csv"
-    assert refused(load, None, {"data.labels": "a.csv", "data.dataset": "cub"}).startswith("data.labels = a.csv is for")
-
-
-def test_load_names_the_library_of_a_network(monkeypatch):
-    for library in ("timm", "torchvision"):
-        monkeypatch.delitem(sys.modules, library, raising=False)
-    for name in ("convnext_tiny", "tim/convnext_tiny"):
-        assert refused(load, None, {"model.name": name}).endswith("timm/convnext_tiny or torchvision/convnext_tiny?")
-
-
-def test_find_names_knows_all_weights_of_torchvision():
-    models = importlib.import_module("torchvision.models")
-    names = {name for model in models.list_models() for name in models.get_model_weights(model).__members__}
-    assert set(find_names("torchvision", WEIGHTS, "**/*.py")) == names
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"data.root": "pictures"}, None),
-        ({"data.root": "nowhere"}, "nowhere is not a folder"),
-        ({"data.root": "nowhere", "data.dataset": "shards"}, None),
-        ({"data.root": "pipe:cat {shard}"}, "addresses are for data.dataset=shards"),
-        ({"data.root": "pipe:cat {shard}", "data.dataset": "shards"}, "only if you type it"),
-        ({"data.root": "pictures", "data.dataset": "csv"}, "there is no file pictures/labels.csv"),
-        ({"data.root": "pictures", "data.labels": "mine.csv"}, "there is no file pictures/mine.csv"),
-        ({"model.weights": "pictures"}, None),
-        ({"model.weights": "DEFAULT"}, None),
-        ({"model.weights": "runs/first"}, "there is no file runs/first"),
-        ({"model.weights": "nowhere.pth"}, "there is no file nowhere.pth"),
-        ({"model.weights": "imagenet"}, "did you mean IMAGENET1K_V"),
-        ({"model.weights": "in12k", "model.name": "timm/convnext_tiny"}, None),
-    ],
-    ids=str,
-)
-def test_check_files_refuses_what_is_missing(settings, sentence, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("pictures").mkdir()
-    config = load(None, settings)
-    if sentence is None:
-        check_files(config)
-    else:
-        assert sentence in refused(check_files, config)
-
-
-@pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_library_networks_are_those_that_are_registered(library):
-    """In processes of their own: here cgnl's networks may have been registered with timm."""
-    listed = "timm.list_models()" if library == "timm" else "torchvision.models.list_models(torchvision.models)"
-    found, registered = (
-        subprocess.check_output([sys.executable, "-c", script], text=True).split()
-        for script in (
-            f"from cgnl.engine.config import library_networks; print(*library_networks({library!r}))",
-            f"import {library}; print(*{listed})",
-        )
-    )
-    assert sorted(found) == sorted(registered)
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("timm/convnext_tinny", "convnext_tiny"), ("torchvision/swin_tt", "swin_t"), ("timm/nothing.a1_in1k", "")],
-)
-def test_load_refuses_networks_of_libraries_without_importing_them(name, near, monkeypatch):
-    for library in ("timm", "torchvision"):
-        monkeypatch.delitem(sys.modules, library, raising=False)
-    with pytest.raises(ValueError, match=f"has no network .*{f'; did you mean .*{near}' if near else ''}"):
-        load(None, {"model.name": name})
-    assert not {"timm", "torchvision"} & sys.modules.keys()
-    assert load(None, {"model.name": "timm/resnet18.a1_in1k"}).model.name == "timm/resnet18.a1_in1k"

@@ -10,15 +10,16 @@ from PIL import Image
 from cgnl.data.augment import Augmentation
 from cgnl.data.loading import EpochSample, EvalSet, TrainSet
 from cgnl.data.synthetic import SYNTHETIC
-from cgnl.engine.config import Config, Data, build, to_dict
+from cgnl.engine.config import build, to_dict
 from cgnl.engine.datasets import (
     augmentation_in_training,
     dataset_name,
     open_dataset,
-    resolve_data,
     short_side_in_test,
     view_in_training,
+    with_defaults,
 )
+from cgnl.engine.settings import Config, Data
 from cgnl.engine.tasks import TASKS
 
 
@@ -271,8 +272,9 @@ def test_view_in_test_refuses_a_crop_that_cannot_fit(data, kind):
     ids=str,
 )
 def test_short_side_in_test_follows_the_size(data, side):
-    assert short_side_in_test(data) == resolve_data(data).test_short_side == side
-    assert build(to_dict(Config(data=resolve_data(data)))).data.test_short_side == side
+    config = with_defaults(Config(data=data))
+    assert short_side_in_test(data) == config.data.test_short_side == side
+    assert build(to_dict(config)).data.test_short_side == side
 
 
 @pytest.mark.parametrize("kind", ["images", "videos"])

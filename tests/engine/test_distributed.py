@@ -20,7 +20,7 @@ from cgnl.engine import distributed
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
 from cgnl.engine.datasets import TRAIN_SEED
-from cgnl.engine.distributed import current_rank, find_accelerator, lost_ranks_as_sentences, master_address, watch
+from cgnl.engine.distributed import current_rank, explain_lost_ranks, find_accelerator, master_address, watch
 from cgnl.engine.network import build_network
 from tests.engine.conftest import SETTINGS, normalized, options, table, weights
 from tests.engine.kills import fork
@@ -376,13 +376,13 @@ def test_current_rank_under_slurm(monkeypatch, hosts, first):
 )
 def test_a_lost_rank_becomes_a_sentence(monkeypatch, error):
     monkeypatch.setattr(distributed, "_noticed", distributed.threading.Event())
-    with pytest.raises(ConnectionError, match="another rank of the run has ended"), lost_ranks_as_sentences():
+    with pytest.raises(ConnectionError, match="another rank of the run has ended"), explain_lost_ranks():
         raise error
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), ValueError("gloo")])
 def test_other_errors_stay_as_they_are(error):
-    with pytest.raises(type(error), match=str(error)), lost_ranks_as_sentences():
+    with pytest.raises(type(error), match=str(error)), explain_lost_ranks():
         raise error
 
 

@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 
-from cgnl.engine.config import setting_names
 from cgnl.engine.evaluate import evaluate
 from cgnl.engine.progress import Lines
+from cgnl.engine.settings import setting_names
 from tests.engine.conftest import PICTURES, VIDEOS, write_frame_folders, write_pictures
 
 

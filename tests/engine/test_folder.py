@@ -24,11 +24,11 @@ from cgnl.engine.folder import (
     check_same,
     commit,
     environment,
+    log_warnings,
     open_log,
     run_folder,
     start_log,
     take_folder,
-    warnings_as_sentences,
 )
 from tests.engine.kills import fork
 
@@ -368,9 +368,9 @@ def test_start_log_twice_says_things_once(capsys):
     assert capsys.readouterr().out == "hello\n"
 
 
-def test_warnings_as_sentences_are_said_without_the_code_they_come_from(capsys):
+def test_log_warnings_says_them_without_the_code_they_come_from(capsys):
     start_log(first=True)
-    with warnings_as_sentences():
+    with log_warnings():
         warnings.warn("one sample is few\nand more", stacklevel=1)
     assert tuple(capsys.readouterr()) == ("one sample is few\n", "")
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cgnl.engine.messages import at_chance, epoch_in_words
+from cgnl.engine.messages import at_chance, describe_epoch
 from cgnl.engine.tasks import TASKS
 
 
@@ -47,4 +47,4 @@ def test_average_precision_has_one_spelling():
     assert [re.findall(r"[0-9.]+%", line) for line in lines] == [[], ["12.34%"] * 6, ["12.34%"] * 7]
     assert "small -," in lines[1]
     row = {"epoch": 1, "train_loss": 1.0, "test_box_ap": 0.0, "test_mask_ap": -1.0, "samples_per_second": 1}
-    assert "boxes 0.00%, of masks -," in epoch_in_words(row, 1)
+    assert "boxes 0.00%, of masks -," in describe_epoch(row, 1)

@@ -11,12 +11,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 import cgnl
 from cgnl.data.transforms import generator
-from cgnl.engine import distributed, schedule
+from cgnl.engine import distributed
 from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset
 from cgnl.engine.loop import Loop
 from cgnl.engine.network import build_network
 from cgnl.engine.nonfinite import Snapshot, Watch, find_cause, first_nonfinite, is_finite
+from cgnl.engine.optimizer import lr_factor
 from cgnl.engine.tasks import Images
 from cgnl.models import NETWORKS
 from tests.engine.conftest import AUGMENTED, SETTINGS, Tiny, normalized, options, same, table, weights
@@ -300,7 +301,7 @@ def test_skip_leaves_the_steps_out(trap, run, bad, of):
     for step, batch in enumerate(Images(nn.Identity(), config, dataset, CPU).train_batches(8, 2)):
         if step in bad:
             continue
-        sgd.param_groups[0]["lr"] = peak * schedule.factor(config.optim, 3, step)
+        sgd.param_groups[0]["lr"] = peak * lr_factor(config.optim, 3, step)
         sgd.zero_grad()
         pixels = normalized(batch.pixels).contiguous(memory_format=torch.channels_last)
         F.cross_entropy(network(pixels), batch.labels).backward()

@@ -10,9 +10,10 @@ import yaml
 from torch.nn.functional import cross_entropy
 
 from cgnl.engine import config
-from cgnl.engine.config import SYNTHETIC, Model, build, recipes, to_yaml
-from cgnl.engine.datasets import resolve_data
+from cgnl.engine.config import build, recipes, to_yaml
+from cgnl.engine.datasets import with_defaults
 from cgnl.engine.network import build_network
+from cgnl.engine.settings import SYNTHETIC, Model
 
 load = functools.cache(config.load)
 HEADS = [f"{dataset}_r50_covariance{block}" for dataset in ("cub", "pets") for block in ("", "_cgnl1")]
@@ -80,7 +81,7 @@ def test_recipe_differs_from_its_dataset_in_the_network_alone(recipe):
 
 @pytest.mark.parametrize("dataset", SEEN)
 def test_recipe_sees_samples_as_the_paper_does(dataset):
-    data = resolve_data(load(f"base_{dataset}").data)
+    data = with_defaults(load(f"base_{dataset}")).data
     seen = (data.dataset, data.size, data.test_size, data.test_short_side, data.test_clips, data.test_crops)
     assert seen == SEEN[dataset]
     assert (data.area, data.flip, data.frames, data.stride) == ((0.08, 1.25), True, 32, 2)
@@ -90,8 +91,8 @@ def test_recipe_sees_samples_as_the_paper_does(dataset):
     ("recipe", "size", "side"), [("cub_r50", 224, 256), ("ucf101_r50", 112, 128), ("coco_maskrcnn_r50", 400, 400)]
 )
 def test_recipe_of_another_size_is_tested_at_a_side_that_follows(recipe, size, side):
-    data = config.load(recipe, {"data.size": size}).data
-    assert resolve_data(data).test_short_side == side
+    loaded = config.load(recipe, {"data.size": size})
+    assert with_defaults(loaded).data.test_short_side == side
 
 
 @pytest.mark.parametrize("dataset", SEEN)
@@ -125,7 +126,7 @@ def test_recipe_of_a_head_differs_from_its_dataset_in_the_network_alone(recipe):
     assert dataclasses.replace(loaded, model=base.model) == base
     assert (loaded.model.head, loaded.model.reduced) == ("covariance", 256)
     assert loaded.model.block == ("cgnl" if recipe.endswith("cgnl1") else None)
-    assert (loaded.optim.batch_size, loaded.optim.new_layers, resolve_data(loaded.data).test_short_side) == (
+    assert (loaded.optim.batch_size, loaded.optim.new_layers, with_defaults(loaded).data.test_short_side) == (
         64,
         5.0,
         512,
@@ -149,7 +150,7 @@ NETWORKS = networks()
 
 def test_recipe_for_coco_learns_and_sees_as_is_usual():
     loaded = load("coco_maskrcnn_r50")
-    optim, data = loaded.optim, resolve_data(loaded.data)
+    optim, data = loaded.optim, with_defaults(loaded).data
     assert optim.lr is not None
     assert optim.lr * optim.batch_size / 256 == 0.02
     assert (optim.batch_size, optim.epochs, optim.drops, optim.warmup_steps) == (16, 12, (8, 11), 500)

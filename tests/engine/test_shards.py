@@ -5,8 +5,9 @@ import torch
 
 from cgnl.data import streams
 from cgnl.data.loading import TrainBatchSampler
-from cgnl.engine.config import Data, load
+from cgnl.engine.config import load
 from cgnl.engine.datasets import open_dataset
+from cgnl.engine.settings import Data
 from tests.engine.conftest import (
     PICTURES,
     VIDEOS,

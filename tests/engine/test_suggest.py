@@ -7,7 +7,8 @@ import yaml
 
 from cgnl.data.index import DatasetIndex, Sample
 from cgnl.data.survey import Survey
-from cgnl.engine.config import Config, load
+from cgnl.engine.config import load
+from cgnl.engine.settings import Config
 from cgnl.engine.suggest import suggest_recipe
 
 

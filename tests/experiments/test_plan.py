@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from cgnl.engine.config import SYNTHETIC, load
+from cgnl.engine.config import load
 from cgnl.engine.datasets import get_size, open_dataset
 from cgnl.engine.network import build_network
+from cgnl.engine.settings import SYNTHETIC
 from cgnl.experiments.plan import describe, estimate_durations, flops, measure_speed, plan, scale_settings
 from cgnl.experiments.tables import TABLES, Table
 from cgnl.models.table import cost

@@ -7,7 +7,9 @@ from typing import Any, Literal
 from ..atomic_io import make_folder, whole_file
 from ..data.index import DatasetIndex
 from ..data.readers import READERS
-from ..engine.config import SYNTHETIC, check_files, default_recipe, load
+from ..engine.checks import check_files
+from ..engine.config import default_recipe, load
+from ..engine.settings import SYNTHETIC
 from ..text import counted, nearest, say
 
 Action = Literal["check", "show", "draw", "shrink", "pack", "convert"]

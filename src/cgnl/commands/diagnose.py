@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ..engine.config import SYNTHETIC, OfTest
 from ..engine.runs import find_checkpoint
+from ..engine.settings import SYNTHETIC, OfTest
 from ..extras import need
 from ..text import say
 

@@ -2,8 +2,8 @@
 
 import json as json_module
 
-from ..engine.config import OfTest
 from ..engine.runs import find_checkpoint
+from ..engine.settings import OfTest
 from ..text import percent, say
 
 

@@ -4,7 +4,7 @@ import json as json_module
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from ..engine.config import network_names
+from ..engine.checks import network_names
 from ..text import first_line
 
 AtMostMillion = Annotated[int, "> 0", "<= 1e6"]  # products of larger numbers exceed the size of a tensor

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..atomic_io import make_folder
-from ..engine.config import ONLINE, Config, check_files, default_recipe, load
+from ..engine.checks import check_files
+from ..engine.config import default_recipe, load
 from ..engine.loggers import check_installed
+from ..engine.settings import ONLINE, Config
 from ..extras import need
 from ..text import say
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from ..atomic_io import whole_file
 from ..data.index import Kind, name_some
 from ..models.weights import PICKLED, check_size, find_nonfinite, holds_objects, is_state_dict
-from .config import Config, build
+from .config import build
 from .network import build_network, check_input
 from .runs import find_checkpoint
+from .settings import Config
 from .sharding import divided_like
 from .tasks import TASKS, Task
 
@@ -43,16 +45,9 @@ class Trained:
 
 def write(checkpoint: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint whole, or not at all."""
-    with whole_file(path, count_bytes(checkpoint)) as file:
+    size = sum(value.nbytes for value in tree_leaves(checkpoint) if isinstance(value, torch.Tensor))
+    with whole_file(path, size) as file:
         torch.save(dict(checkpoint), file)
-
-
-def count_bytes(content: Any) -> int:
-    """Bytes of all tensors in it."""
-    if isinstance(content, torch.Tensor):
-        return content.numel() * content.element_size()
-    inside = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
-    return sum(map(count_bytes, inside))
 
 
 def read(path: Path | str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..data.sources import FileSource, SyntheticSource
 from ..data.transforms import MEAN, STD, network_input
 from ..models.backbones import find_input
 from ..text import counted, nearest
-from .config import DETECTION, LONGEST_SIDE, SYNTHETIC, Config, Data, dataset_name, default_decay
+from .settings import DETECTION, LONGEST_SIDE, SYNTHETIC, Config, Data, dataset_name, default_decay
 
 TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
 SIZE = 224
@@ -116,7 +116,7 @@ def read_index(data: Data) -> DatasetIndex:
 def view_in_training(data: Data) -> View:
     """How the network sees training samples."""
     if dataset_name(data) in SYNTHETIC:
-        return _as_drawn(dataset_name(data))
+        return _whole_view(dataset_name(data))
     return View(get_size(data), data.area, data.flip, frames=data.frames, stride=data.stride)
 
 
@@ -142,31 +142,27 @@ def short_side_in_test(data: Data) -> int:
     return get_size(data) if dataset_name(data) in DETECTION else min(round(get_size(data) * 8 / 7), LONGEST_SIDE)
 
 
-def resolve_data(data: Data, network: str | None = None) -> Data:
-    """The settings with sizes, mean and deviation filled in: by default, what the network was made for."""
-    own = find_input(network) if network else None
+def with_defaults(config: Config) -> Config:
+    """The settings with what depends on the network and the optimizer filled in."""
+    data, own = config.data, find_input(config.model.name) if config.model.name else None
     usual = {"size": own.size, "mean": own.mean, "std": own.std} if own else {"size": SIZE, "mean": MEAN, "std": STD}
     data = dataclasses.replace(data, **{n: value for n, value in usual.items() if getattr(data, n) is None})
-    return dataclasses.replace(data, test_short_side=short_side_in_test(data))
-
-
-def with_defaults(config: Config) -> Config:
-    """The settings with all defaults that depend on the network and the optimizer filled in."""
+    data = dataclasses.replace(data, test_short_side=short_side_in_test(data))
     optim = dataclasses.replace(config.optim, weight_decay=default_decay(config.optim))
-    return dataclasses.replace(config, data=resolve_data(config.data, config.model.name), optim=optim)
+    return dataclasses.replace(config, data=data, optim=optim)
 
 
 def central_view(data: Data, size: int) -> View:
     """The middle of each test sample: a crop of ``data.test_size`` or, if that is not given, of this size."""
     if dataset_name(data) in SYNTHETIC:
-        return _as_drawn(dataset_name(data))
+        return _whole_view(dataset_name(data))
     size, short_side = data.test_size or size, short_side_in_test(data)
     if size > short_side:
         raise ValueError(f"a test crop of {size} does not fit into data.test_short_side = {short_side}")
     return View(size, short_side=short_side, frames=data.frames, stride=data.stride)
 
 
-def _as_drawn(name: str) -> View:
+def _whole_view(name: str) -> View:
     """Synthetic samples are seen whole: a crop could cut off what their class depends on."""
     pixels = SyntheticSource(name, TRAIN_SEED, 1).read(0, range)
     return View(None, frames=len(pixels), stride=1)

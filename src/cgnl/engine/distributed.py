@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from ..text import counted
-from .config import Config
+from .settings import Config
 
 LOST = "another rank of the run has ended or does not respond: the same command with --resume continues it"
 FOLDER, PARENT = "CGNL_RUN_FOLDER", "CGNL_PARENT"
@@ -56,7 +56,7 @@ def restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def with_present_nodes(config: Config) -> Config:
+def with_remaining_nodes(config: Config) -> Config:
     """The settings with the machines that are left, where torchrun may continue with fewer (``--nnodes 1:2``)."""
     nodes, rest = divmod(current_rank().world, config.devices or 1)
     return dataclasses.replace(config, nodes=nodes) if restarted() and not rest else config
@@ -141,7 +141,7 @@ def disconnect() -> None:
 
 
 @contextmanager
-def lost_ranks_as_sentences() -> Iterator[None]:
+def explain_lost_ranks() -> Iterator[None]:
     """Raise ConnectionError with one sentence where another rank was lost during communication."""
     try:
         yield

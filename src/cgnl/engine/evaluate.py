@@ -11,11 +11,12 @@ from ..data.shards import is_there
 from ..data.sources import CachedSource
 from ..text import counted
 from .checkpoint import Trained, open_trained
-from .config import SYNTHETIC, Config, build, check_test, merge, nest, to_dict
+from .config import build, check_test, merge, nest, to_dict
 from .datasets import Dataset, dataset_name, open_dataset
 from .distributed import connect, is_rank_zero
 from .loop import set_backends, validate
 from .progress import Bar, Lines
+from .settings import SYNTHETIC, Config
 from .tasks import Task
 
 
@@ -53,8 +54,7 @@ def prepare(
     if (dataset.classes, dataset.kind, dataset.ids) != (trained.classes, trained.kind, trained.ids):
         ours, theirs = (f"{counted(len(of.classes), 'class')} of {of.kind}" for of in (trained, dataset))
         raise ValueError(f"{checkpoint} knows {ours}, and not the {theirs} of {dataset.name}")
-    at_once = max(1, config.optim.batch_size // (config.world * config.optim.accumulate))
-    task = trained.task(trained.network, config, dataset, connect(config), at_once, cache)
+    task = trained.task(trained.network, config, dataset, connect(config), config.optim.batch_size, cache)
     set_backends(task)
     return Test(trained, config, dataset, task, task.test_batches(full=True))
 

@@ -9,20 +9,19 @@ from typing import Any, NamedTuple
 
 from ..atomic_io import save_figure
 from ..extras import need
-from .config import Config
 from .datasets import open_dataset
-from .distributed import connect, is_rank_zero, lost_ranks_as_sentences
-from .folder import start_log, stop_log, warnings_as_sentences
+from .distributed import connect
 from .loop import Loop
-from .schedule import BATCH_OF_THE_RATE
+from .optimizer import REFERENCE_BATCH
+from .settings import Config
 from .tasks import TASKS
-from .train import choose_batch_size, memory_errors_as_sentences, new_network, resolve
+from .train import choose_batch_size, log_to_console, new_network, resolve
 
 LOWEST, HIGHEST = 1e-6, 10.0
 """Rates of the first and the last step, as ``optim.lr``."""
-BURST = 4.0
+DIVERGED = 4.0
 """The loss diverges when its running average is this many times the lowest one."""
-AVERAGED = 0.8
+DECAY = 0.8
 """Decay of the running average."""
 SMOOTHED = 25
 """The losses are smoothed by a Gaussian whose deviation is the number of steps divided by this."""
@@ -63,8 +62,8 @@ def sweep(step: Callable[[float], float], rates: Sequence[float]) -> RangeTest:
     diverges = None
     for rate in rates:
         loss = step(rate)
-        average, weight = AVERAGED * average + (1 - AVERAGED) * loss, AVERAGED * weight + 1 - AVERAGED
-        if not math.isfinite(loss) or average / weight > BURST * lowest:
+        average, weight = DECAY * average + (1 - DECAY) * loss, DECAY * weight + 1 - DECAY
+        if not math.isfinite(loss) or average / weight > DIVERGED * lowest:
             diverges = rate
             break
         lowest = min(lowest, average / weight)
@@ -90,21 +89,17 @@ def find_steepest(rates: Sequence[float], losses: Sequence[float]) -> float | No
 
 def find_lr(config: Config, steps: int) -> RangeTest:
     """Test a range of learning rates on the training batches of these settings; nothing is kept or written."""
-    try:
-        start_log(is_rank_zero())
-        with lost_ranks_as_sentences(), memory_errors_as_sentences(), warnings_as_sentences():
-            dataset = open_dataset(config.data)
-            config = resolve(config, dataset)
-            config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, ema=None, on_nan="stop"))
-            batch_size, accumulate = choose_batch_size(config, len(dataset.train)), config.optim.accumulate
-            network, at_once = new_network(config, dataset, batch_size)
-            task = TASKS[dataset.kind](network, config, dataset, connect(config), at_once)
-            loop = RisingLoop(task, Path(), batch_size / BATCH_OF_THE_RATE, batch_size)
-            batches = task.train_batches(batch_size, -(-steps // loop.steps_per_epoch))
-            parts = enumerate(islice(batches, steps * accumulate))
-            return sweep(lambda rate: loop.make_step(parts, rate), spread_rates(steps))
-    finally:
-        stop_log()
+    with log_to_console():
+        dataset = open_dataset(config.data)
+        config = resolve(config, dataset)
+        config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, ema=None, on_nan="stop"))
+        batch_size, accumulate = choose_batch_size(config, len(dataset.train)), config.optim.accumulate
+        network = new_network(config, dataset, batch_size)
+        task = TASKS[dataset.kind](network, config, dataset, connect(config), batch_size)
+        loop = RisingLoop(task, Path(), batch_size / REFERENCE_BATCH, batch_size)
+        batches = task.train_batches(batch_size, -(-steps // loop.steps_per_epoch))
+        parts = enumerate(islice(batches, steps * accumulate))
+        return sweep(lambda rate: loop.make_step(parts, rate), spread_rates(steps))
 
 
 class RisingLoop(Loop):
@@ -121,9 +116,8 @@ class RisingLoop(Loop):
         self.update()
         return math.nan if self.watch.read(now=True) else sums.means()["loss"]
 
-    def set_lr(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * self.rate
+    def lr_factor(self, step: int) -> float:  # noqa: ARG002
+        return self.rate
 
 
 def describe(found: RangeTest) -> list[str]:

@@ -22,10 +22,11 @@ from filelock import FileLock, Timeout
 from ..atomic_io import make_folder, remove_parts, write_text
 from ..extras import need
 from ..text import escape_record, first_line
-from .config import Config, build, read_recipe, setting_names, to_yaml
+from .config import build, read_recipe, to_yaml
 from .datasets import with_defaults
 from .distributed import FOLDER, is_rank_zero, restarted
 from .runs import list_runs
+from .settings import Config, setting_names
 
 log = logging.getLogger("cgnl")
 
@@ -59,7 +60,7 @@ def take_folder(config: Config, resume: bool | Path, taken: frozenset[Path] = fr
         if owner is None and run_folder(config, resume, taken) == folder:
             yield folder
             return
-        if owner is not None and (resume or _launched()):
+        if owner is not None and (resume or _launcher_rank()):
             raise ValueError(f"{folder} is being trained by {owner}: stop it first, or give this run another name")
     with take_folder(config, resume, taken | {folder}) as folder:
         yield folder
@@ -89,7 +90,7 @@ def _locked(folder: Path) -> Iterator[str | None]:
                 path.rmdir()
 
 
-def _launched() -> str | None:
+def _launcher_rank() -> str | None:
     """The rank, where a launcher has started all: each finds the folder for itself."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
 
@@ -110,19 +111,19 @@ def run_folder(config: Config, resume: bool | Path, taken: frozenset[Path] = fro
     same = [f for f in beside if re.fullmatch(rf"{re.escape(folder.name)}(-\d+)?", f.name)]
     begun = sorted((f for f in same if f in taken or (f / "config.yaml").exists()), key=_number)
     if resume:
-        fitting = [f for f in begun if _begun_with(f, config)]
+        fitting = [f for f in begun if _has_settings(f, config)]
         stopped = [f for f in fitting if not (f / "results.json").exists()]
         if not (begun or folder.is_dir() or restarted()):  # a run that was killed at once has left an empty one
             raise ValueError(f"there is no run {folder} to resume{list_runs(config.runs)}")
         return [folder, *begun, *fitting, *stopped][-1]
-    if begun and _launched() is None:
+    if begun and _launcher_rank() is None:
         return folder.with_name(f"{folder.name}-{_number(begun[-1]) + 1}")
-    if folder in begun and _launched() == "0":
+    if folder in begun and _launcher_rank() == "0":
         raise ValueError(f"{folder} exists already: continue it with --resume, or give the run another name")
     return folder
 
 
-def _begun_with(folder: Path, config: Config) -> bool:
+def _has_settings(folder: Path, config: Config) -> bool:
     """Whether the run in a folder was begun with these settings."""
     with suppress(ValueError):
         check_same(config, {"cgnl": {"config": read_recipe(folder / "config.yaml")}}, folder, more_epochs=False)
@@ -187,7 +188,7 @@ def open_log(folder: Path) -> None:
 
 
 @contextmanager
-def warnings_as_sentences() -> Iterator[None]:
+def log_warnings() -> Iterator[None]:
     """Log warnings as everything else, without the line of code that they come from."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # its successor is not in torch 2.11

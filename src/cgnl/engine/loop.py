@@ -20,15 +20,15 @@ from ..atomic_io import write_csv
 from ..data.prefetch import read_again
 from ..data.transforms import generator
 from ..surgery import in_eval_mode
-from . import distributed, schedule, sharding
+from . import distributed, sharding
 from .checkpoint import PREFIX, load_network, write
-from .config import Config, to_dict
-from .ema import Average
+from .config import to_dict
 from .loggers import Loggers
-from .messages import at_chance, epoch_in_words
+from .messages import at_chance, describe_epoch
 from .nonfinite import ADVICE, IN_A_ROW, Snapshot, Watch, find_cause
-from .optimizer import freeze, make_optimizer
+from .optimizer import Average, freeze, lr_factor, make_optimizer, set_lr
 from .progress import Lines
+from .settings import Config
 from .tasks import Task
 
 log = logging.getLogger("cgnl")
@@ -70,7 +70,7 @@ class Loop:
     def __init__(self, task: Task, folder: Path, lr: float, batch_size: int):
         self.task, self.config, self.device = task, task.config, task.device
         self.folder, self.lr, self.batch_size = folder, lr, batch_size
-        self.epochs = schedule.total_epochs(self.config.optim)
+        self.epochs = self.config.optim.total_epochs
         self.steps_per_epoch = len(task.dataset.train) // batch_size
         self.total_steps = self.epochs * self.steps_per_epoch
         self.rows: list[dict[str, Any]] = []
@@ -83,7 +83,7 @@ class Loop:
         self.signals, self.skips = StopSignals(), self.config.optim.on_nan == "skip"
         self.bar: Lines | None = None
         self._since: float | None = None
-        self._samples, self._began = 0, 0.0
+        self._samples = 0
 
         set_backends(task)
         optim, scaled = self.config.optim, self.device.type == "cuda" and self.config.precision == "16"
@@ -112,7 +112,7 @@ class Loop:
         self.batches, accumulate = batches, self.config.optim.accumulate
         if self.finished or self.step == self.total_steps:
             return
-        self._since = self._began = time.perf_counter()
+        self._since = time.perf_counter()
         with self.signals, bar or nullcontext():
             for number, batch in enumerate(batches, self.step * accumulate):
                 last_part, samples = (number + 1) % accumulate == 0, len(batch.samples) * self.config.world
@@ -139,7 +139,7 @@ class Loop:
     def backward(self, batch: Any, number: int, last_part: bool) -> None:
         """Add the gradient of a batch, one of the parts that a step is accumulated from."""
         self.task.note(batch)
-        if len(batch.samples) < self.task.at_once:  # unreadable samples are replaced by readable ones
+        if len(batch.samples) < self.task.micro_batch:  # unreadable samples are replaced by readable ones
             raise ValueError(f"nothing can be read in place of a sample any more: {batch.problems[0]}")
         self.seed(number)
         if self.skips and number % self.config.optim.accumulate == 0:
@@ -151,7 +151,7 @@ class Loop:
 
     def update(self) -> None:
         """Make the optimizer's step, which it skips where the gradient is not finite."""
-        self.set_lr()
+        set_lr(self.optimizer, self.lr_factor(self.step))
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         if self.divided:
@@ -175,9 +175,9 @@ class Loop:
             self.average.update(self.network)
         self.step += 1
 
-    def set_lr(self) -> None:
-        """Set the learning rate of the next step."""
-        schedule.set_lr(self.optimizer, self.config.optim, self.steps_per_epoch, self.step)
+    def lr_factor(self, step: int) -> float:
+        """Factor on the learning rate in step number ``step``, counted from 0."""
+        return lr_factor(self.config.optim, self.steps_per_epoch, step)
 
     def check_steps(self, now: bool = True) -> None:
         """Name the steps that were not finite; stop there, unless they may be skipped."""
@@ -218,18 +218,18 @@ class Loop:
         self.task.gather_problems()
         sums = self.task.sums.means()
         self.task.sums.values.zero_()
-        self.pass_time()
+        speed = self._samples / self.pass_time()
+        self._samples = 0
         row = {
             "epoch": self.step // self.steps_per_epoch,
             "step": self.step,
-            "lr": self.lr * schedule.factor(self.config.optim, self.steps_per_epoch, self.step - 1),
+            "lr": self.lr * self.lr_factor(self.step - 1),
             **{f"train_{name}": sums[name] if sums["count"] else math.nan for name in self.task.train_columns},
-            "samples_per_second": self._samples / (time.perf_counter() - self._began),
+            "samples_per_second": speed,
             "seconds": self.seconds,
             "unreadable": len(self.task.problems),
             "skipped": self.skipped,
         }
-        self._samples, self._began = 0, time.perf_counter()
         self.rows.append(row)
         self.log_numbers(row, whole_row=row["epoch"] % self.config.test_every != 0)
         losses = [row["train_loss"] for row in self.rows]
@@ -240,7 +240,6 @@ class Loop:
         """Test, log and save."""
         results = validate(self.task, self.tested, tests, self.bar)
         self.pass_time()
-        self._began = time.perf_counter()
         self.rows[-1].update(results, seconds=self.seconds, unreadable=len(self.task.problems))
         self.log_numbers(results, whole_row=True)
         result = results[f"test_{self.task.metric}"]
@@ -263,13 +262,14 @@ class Loop:
             columns = list(dict.fromkeys(name for row in self.rows for name in row))
             rows = ([row.get(name) for name in columns] for row in self.rows)
             write_csv(self.folder / "metrics.csv", columns, rows)
-            log.info("%s", epoch_in_words(self.rows[-1], self.epochs))
+            log.info("%s", describe_epoch(self.rows[-1], self.epochs))
 
-    def pass_time(self) -> None:
-        """Add the time since the last call to the seconds of the run."""
+    def pass_time(self) -> float:
+        """Add the seconds since the last call to those of the run, and return them."""
         now = time.perf_counter()
-        self.seconds += 0.0 if self._since is None else now - self._since
-        self._since = now
+        passed = 0.0 if self._since is None else now - self._since
+        self.seconds, self._since = self.seconds + passed, now
+        return passed
 
     def stop_asked(self, now: bool) -> bool:
         """Whether any rank was asked to stop; they agree on it every ten steps, and after a test."""

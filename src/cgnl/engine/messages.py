@@ -14,8 +14,8 @@ from torch import nn
 from ..atomic_io import write_text
 from ..surgery import inserted
 from ..text import counted, format_duration, percent
-from .config import Config
 from .datasets import Dataset
+from .settings import Config
 from .tasks import TASKS
 
 log = logging.getLogger("cgnl")
@@ -26,7 +26,7 @@ NAMES = {"top1": "top-1", "top5": "top-5"} | {
 """Metric -> what it is called."""
 
 
-def epoch_in_words(row: dict[str, Any], epochs: int) -> str:
+def describe_epoch(row: dict[str, Any], epochs: int) -> str:
     """A row of ``metrics.csv`` in words."""
     words = [f"epoch {row['epoch']:{len(str(epochs))}d} of {epochs}: loss {row['train_loss']:.3f}"]
     if "train_top1" in row:
@@ -50,7 +50,7 @@ def at_chance(losses: Sequence[float], classes: int) -> str | None:
     )
 
 
-def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: int, lr: float, folder: object) -> None:
+def log_setup(config: Config, dataset: Dataset, network: nn.Module, batch_size: int, lr: float, folder: object) -> None:
     """Log what is about to happen."""
     train, classes = counted(len(dataset.train), TASKS[dataset.kind].sample), counted(len(dataset.classes), "class")
     log.info(f"{dataset.name}: {train} to train on, {len(dataset.test):,} to test on, {classes}")
@@ -68,7 +68,7 @@ def introduce(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
     )
 
 
-def conclude(dataset: Dataset, result: Any) -> None:
+def write_results(dataset: Dataset, result: Any) -> None:
     """Write ``results.json``, and log it."""
     task, folder, last = TASKS[dataset.kind], result.folder, result.folder / "last.ckpt"
     numbers = {f"best_{task.metric}": result.best, "unreadable": result.unreadable, "seconds": result.seconds}

@@ -13,13 +13,13 @@ from ..models import create_model, freeze_early, is_detector
 from ..models.backbones import find_input
 from ..ops.kernels import BY_NAME, Kernel, Taylor
 from ..text import first_line
-from .config import Model
+from .settings import Model
 from .tasks import Task
 
 KERNELS: dict[str, Callable[..., Kernel]] = {**BY_NAME, "taylor": Taylor}
-DRAWN = 64
+SYNTHETIC_SIDE = 64
 """Side of synthetic images, which are not resized."""
-AMPLE = {"data.frames": 32, "data.size": 224}
+LARGE_ENOUGH = {"data.frames": 32, "data.size": 224}
 """Sizes that every network takes."""
 
 
@@ -67,10 +67,10 @@ def check_input(outline: nn.Module, name: str | None, view: View, task: type[Tas
     """
     if not task.fixed_size:
         return
-    sizes = ({"data.frames": view.frames} if task.has_frames else {}) | {"data.size": view.size or DRAWN}
+    sizes = ({"data.frames": view.frames} if task.has_frames else {}) | {"data.size": view.size or SYNTHETIC_SIDE}
     shape = " x ".join(map(str, [*sizes.values(), sizes["data.size"]]))
     if error := _refusal(outline.eval(), sizes):
-        larger = [n for n in sizes if view.size and not _refusal(outline, sizes | {n: AMPLE[n]})]
+        larger = [n for n in sizes if view.size and not _refusal(outline, sizes | {n: LARGE_ENOUGH[n]})]
         own = find_input(name or "")
         if own and not _refusal(outline, {"data.size": own.size}) and _refusal(outline, {"data.size": 2 * own.size}):
             reason = f"it takes {own.size} x {own.size} alone, which data.size is if not given"

@@ -6,6 +6,8 @@ checkpoint is saved.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,19 +93,14 @@ def first_nonfinite(modules: Mapping[str, nn.Module], run: Callable[[], Any]) ->
     """The name of the first of these modules whose output is not finite, when ``run`` is called."""
     found: list[str] = []
 
-    def watch(name: str) -> Callable[..., None]:
-        def look(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if not found and not is_finite(tree_leaves(output)):
-                found.append(name)
+    def look(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not found and not is_finite(tree_leaves(output)):
+            found.append(name)
 
-        return look
-
-    hooks = [module.register_forward_hook(watch(name)) for name, module in modules.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, module in modules.items():
+            hooks.enter_context(module.register_forward_hook(partial(look, name)))
         run()
-    finally:
-        for hook in hooks:
-            hook.remove()
     return found[0] if found else None
 
 

@@ -1,17 +1,21 @@
-"""The optimizer of a network: which parameters learn, and at what rate and decay each."""
+"""How weights change: the optimizer, the rate and decay of each parameter, the schedule, the moving average."""
 
+import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..models.layers import find_layers, find_stem
 from ..models.weights import find_classifiers, new_parts
 from ..text import nearest
-from .config import Optim, default_decay
+from .settings import Optim, default_decay
 from .sharding import part
 
+REFERENCE_BATCH = 256
+"""The learning rate is given for this many samples a step."""
 STEM = "stem"
 """For ``optim.freeze``: what comes before the first residual block, or the module of this name."""
 
@@ -28,10 +32,38 @@ def make_optimizer(network: nn.Module, optim: Optim, lr: float, fused: bool = Tr
     return sgd
 
 
+def peak_lr(optim: Optim, batch_size: int, pretrained: bool, default: float | None = None) -> float:
+    """The highest learning rate, for a global batch of this size."""
+    adamw = optim.optimizer == "adamw"
+    usual = (1e-4 if adamw else 0.01) if pretrained else (5e-4 if adamw else 0.1)
+    usual = default if default and not adamw else usual
+    return (usual if optim.lr is None else optim.lr) * batch_size / REFERENCE_BATCH
+
+
+def lr_factor(optim: Optim, steps_per_epoch: int, step: int) -> float:
+    """Factor on the highest learning rate in step number ``step``, counted from 0."""
+    warmup = optim.warmup_epochs * steps_per_epoch
+    after = step - warmup
+    if after < 0:
+        share = (step + 1) / (warmup + 1)
+    elif optim.schedule == "step":
+        epoch = after // steps_per_epoch
+        share = 0.1 ** sum(epoch >= drop for drop in optim.drops)
+    else:
+        share = 0.5 * (1 + math.cos(math.pi * min(after / (optim.epochs * steps_per_epoch), 1)))
+    return share * min(1.0, (step + 1) / (optim.warmup_steps + 1))
+
+
+def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Set the learning rates to a share of their highest."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * factor
+
+
 def parameter_groups(network: nn.Module, optim: Optim, lr: float) -> list[dict[str, Any]]:
     """The parameters that learn, in groups of one learning rate and one weight decay."""
     untrained, rates = (*find_classifiers(network), *new_parts(network)), layer_rates(network, optim.layer_decay)
-    spared = set() if optim.decay_norms else _spared(network)
+    spared = set() if optim.decay_norms else _undecayed(network)
     decay = default_decay(optim)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():
@@ -41,7 +73,7 @@ def parameter_groups(network: nn.Module, optim: Optim, lr: float) -> list[dict[s
     return [{"params": p, "initial_lr": lr * rate, "weight_decay": wd} for (rate, wd), p in groups.items()]
 
 
-def _spared(network: nn.Module) -> set[str]:
+def _undecayed(network: nn.Module) -> set[str]:
     """Parameters without weight decay: norms, biases, and what the network names, such as position embeddings."""
     named = getattr(network, "no_weight_decay", set)()
     return {name for name, p in network.named_parameters() if p.ndim <= 1 or name in named}
@@ -65,3 +97,29 @@ def freeze(network: nn.Module, names: Sequence[str]) -> None:
             modules[frozen].eval().requires_grad_(False)
     if not any(p.requires_grad for p in network.parameters()):
         raise ValueError(f"optim.freeze = {', '.join(names)} leaves nothing to train")
+
+
+class Average:
+    """The exponential moving average of all weights and buffers. No update waits for the device."""
+
+    def __init__(self, network: nn.Module, decay: float):
+        self.module, self.decay, self.updates = copy.deepcopy(network), decay, 0
+
+    @torch.no_grad()
+    def update(self, network: nn.Module) -> None:
+        """Take in the network as it is; counts, such as the batches that a norm has seen, are copied."""
+        pairs = list(zip(_tensors(self.module), _tensors(network), strict=True))
+        averaged = [pair for pair in pairs if self.updates and pair[0].is_floating_point()]
+        if averaged:
+            mine, theirs = zip(*averaged, strict=True)
+            torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
+                mine, theirs, 1 - self.decay
+            )
+        for mine, theirs in pairs:
+            if not (self.updates and mine.is_floating_point()):
+                mine.copy_(theirs)
+        self.updates += 1
+
+
+def _tensors(network: nn.Module) -> list[Tensor]:
+    return [*map(part, network.parameters()), *network.buffers()]

@@ -16,7 +16,7 @@ from .datasets import to_input
 from .predictions import ranked
 from .tasks import TASKS, Task
 
-AT_ONCE = 8
+VIEWS_PER_BATCH = 8
 """Views in a batch."""
 
 
@@ -65,7 +65,8 @@ def predict_samples(trained: Trained, source: Source, top: int = 5, device: str 
         if item.pixels is None:
             yield FilePrediction(path, problem=item.problems[0])
             continue
-        logits = [network(to_input(trained.config.data, part.to(device))) for part in item.pixels.split(AT_ONCE)]
+        parts = item.pixels.to(device).split(VIEWS_PER_BATCH)
+        logits = [network(to_input(trained.config.data, part)) for part in parts]
         scores = torch.cat(logits).float().softmax(1).mean(0)  # [K]
         if not scores.isfinite().all():
             yield FilePrediction(

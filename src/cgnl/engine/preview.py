@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from ..data.loading import Batch
-from .config import Config
 from .datasets import Dataset, open_dataset
 from .distributed import find_accelerator
+from .settings import Config
 from .tasks import TASKS
 from .train import choose_batch_size, resolve
 

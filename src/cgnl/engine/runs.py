@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..data.index import require_file
-from .config import Config, build, read_recipe, recipes
+from .config import build, read_recipe, recipes
 from .predictions import Prediction, read_predictions
+from .settings import Config
 
 EXPORTED = (".onnx", ".pt2", ".safetensors")
 """Files of ``cgnl export``; its folders have a ``config.json``."""

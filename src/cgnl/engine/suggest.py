@@ -11,7 +11,8 @@ from ..data.survey import UNEVEN, Survey, describe, describe_balance
 from ..extras import need
 from ..safe_yaml import parse
 from ..text import printable
-from .config import LONGEST_NAME, build
+from .config import build
+from .settings import LONGEST_NAME
 from .values import convert
 
 FEW = 10_000

@@ -15,19 +15,19 @@ from torch import nn
 from ..data.index import name_some
 from ..data.sources import CachedSource
 from ..text import counted
-from . import schedule
 from .checkpoint import load_network, read
 from .classes import CLASSES, CONFUSION, save_classes
-from .config import SYNTHETIC, Config, Optim, build, to_dict
+from .config import build, to_dict
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training, with_defaults
-from .distributed import connect, find_accelerator, is_rank_zero, lost_ranks_as_sentences, restarted, with_present_nodes
-from .folder import begin_folder, check_same, start_log, stop_log, take_folder, warnings_as_sentences
+from .distributed import connect, explain_lost_ranks, find_accelerator, is_rank_zero, restarted, with_remaining_nodes
+from .folder import begin_folder, check_same, log_warnings, start_log, stop_log, take_folder
 from .loop import Loop, Stopped, shares_norms, validate
-from .messages import conclude, introduce
+from .messages import log_setup, write_results
 from .network import build_network, check_input
-from .optimizer import freeze
+from .optimizer import freeze, lr_factor, peak_lr
 from .predictions import save_predictions
 from .progress import Bar, Lines
+from .settings import SYNTHETIC, Config, Optim
 from .tasks import TASKS
 
 log = logging.getLogger("cgnl")
@@ -67,22 +67,29 @@ def train(
         on_end: called with the run's folder when all its files are written.
     """
     resume = resume or restarted()
+    with log_to_console(silent) as console:
+        dataset = open_dataset(config.data)
+        config = resolve(config, dataset)
+        with take_folder(config, resume) as folder:
+            loop = setup(config, dataset, folder, resume, repeat, cache)
+            with loop.loggers:
+                fit(loop, console)
+                return finish(loop, on_end)
+
+
+@contextmanager
+def log_to_console(silent: bool = False) -> Iterator[Any]:
+    """Log to the console, which is returned; warnings, lost ranks and lack of memory are told in a sentence each."""
+    console = start_log(is_rank_zero(), silent)
     try:
-        console = start_log(is_rank_zero(), silent)
-        with lost_ranks_as_sentences(), memory_errors_as_sentences(), warnings_as_sentences():
-            dataset = open_dataset(config.data)
-            config = resolve(config, dataset)
-            with take_folder(config, resume) as folder:
-                loop = setup(config, dataset, folder, resume, repeat, cache)
-                with loop.loggers:
-                    fit(loop, console)
-                    return finish(loop, on_end)
+        with explain_lost_ranks(), explain_memory_errors(), log_warnings():
+            yield console
     finally:
         stop_log()
 
 
 @contextmanager
-def memory_errors_as_sentences() -> Iterator[None]:
+def explain_memory_errors() -> Iterator[None]:
     """Say in one sentence that memory has run out, and what helps."""
     try:
         yield
@@ -108,14 +115,14 @@ def setup(
     """Network, task and loop of a run, at its first step or where its last checkpoint ends."""
     task, batch_size = TASKS[dataset.kind], choose_batch_size(config, len(dataset.train))
     last = folder / "last.ckpt" if resume and (folder / "last.ckpt").exists() else None
-    network, at_once = new_network(config, dataset, batch_size, load=last is None)
+    network = new_network(config, dataset, batch_size, load=last is None)
     checkpoint = None if last is None else read_resumable(last, config, dataset, network)
     if is_rank_zero():
         begin_folder(folder, config, repeat)
-    lr = schedule.peak(config.optim, batch_size, config.model.weights is not None, task.default_lr)
-    introduce(config, dataset, network, batch_size, lr, folder)
+    lr = peak_lr(config.optim, batch_size, config.model.weights is not None, task.default_lr)
+    log_setup(config, dataset, network, batch_size, lr, folder)
     device = connect(config, folder)
-    loop = Loop(task(network, config, dataset, device, at_once, cache), folder, lr, batch_size)
+    loop = Loop(task(network, config, dataset, device, batch_size, cache), folder, lr, batch_size)
     if checkpoint is not None:
         loop.load(checkpoint, folder / "last.ckpt")
         extend(loop, build(checkpoint["cgnl"]["config"]).optim)
@@ -125,15 +132,15 @@ def setup(
     return loop
 
 
-def new_network(config: Config, dataset: Dataset, batch_size: int, load: bool = True) -> tuple[nn.Module, int]:
-    """The network, checked with the size of its inputs, and the samples that it gets at once."""
+def new_network(config: Config, dataset: Dataset, batch_size: int, load: bool = True) -> nn.Module:
+    """The network; raises if it cannot take its inputs, or if ``optim.freeze`` leaves nothing to train."""
     torch.manual_seed(config.seed)
     network = build_network(config.model, len(dataset.classes), load=load)
-    at_once = batch_size // (config.world * config.optim.accumulate)
-    outline, seen = copy.deepcopy(network).to("meta"), at_once * (config.world if shares_norms(config) else 1)
-    check_input(outline, config.model.name, view_in_training(config.data), TASKS[dataset.kind], seen)
-    freeze(outline, config.optim.freeze)  # refused before there is a folder
-    return network, at_once
+    outline, ranks = copy.deepcopy(network).to("meta"), config.world if shares_norms(config) else 1
+    samples = config.micro_batch(batch_size) * ranks
+    check_input(outline, config.model.name, view_in_training(config.data), TASKS[dataset.kind], samples)
+    freeze(outline, config.optim.freeze)
+    return network
 
 
 def extend(loop: Loop, before: Optim) -> None:
@@ -144,8 +151,8 @@ def extend(loop: Loop, before: Optim) -> None:
     loop.finished, loop.wait_count = False, 0
     for name in ("results.json", "predictions.csv", CLASSES, CONFUSION) if is_rank_zero() else ():
         (loop.folder / name).unlink(missing_ok=True)  # results of the shorter run
-    old = loop.lr * schedule.factor(before, steps, max(loop.step - 1, 0))
-    new = loop.lr * schedule.factor(optim, steps, loop.step)
+    old = loop.lr * lr_factor(before, steps, max(loop.step - 1, 0))
+    new = loop.lr * lr_factor(optim, steps, loop.step)
     log.info(
         f"optim.epochs is now {optim.epochs}, not {before.epochs}: the learning rate goes from {old:.4g} to {new:.4g}"
     )
@@ -191,7 +198,7 @@ def finish(loop: Loop, on_end: Callable[[Path], None] | None) -> Result:
         if task.predictions:
             save_predictions(loop.folder, dataset, task.predictions)
             save_classes(loop.folder, dataset.classes, task.predictions)
-        conclude(dataset, result)
+        write_results(dataset, result)
         if on_end is not None:
             on_end(loop.folder)
     return result
@@ -231,10 +238,10 @@ def read_resumable(last: Path, config: Config, dataset: Dataset, network: nn.Mod
 
 def resolve(config: Config, dataset: Dataset) -> Config:
     """The settings with all defaults resolved; raises if this machine cannot train with them."""
-    task, config = TASKS[dataset.kind], with_present_nodes(config)
+    task, config = TASKS[dataset.kind], with_remaining_nodes(config)
     find_accelerator(config)
-    at_once = choose_batch_size(config, len(dataset.train)) // (config.world * config.optim.accumulate)
-    for name in ("mixup", "cutmix") if at_once == 1 else ():
+    micro_batch = config.micro_batch(choose_batch_size(config, len(dataset.train)))
+    for name in ("mixup", "cutmix") if micro_batch == 1 else ():
         if alpha := getattr(config.data, name):
             need = "two samples at a time: make optim.batch_size larger, or optim.accumulate smaller"
             raise ValueError(f"data.{name} = {alpha} needs at least {need}")

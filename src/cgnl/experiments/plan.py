@@ -18,10 +18,10 @@ from torch.nn.functional import conv2d
 
 from ..atomic_io import make_folder, write_text
 from ..bench.measure import measure
-from ..engine.config import SYNTHETIC, Config, merge, nest
+from ..engine.config import merge, nest
 from ..engine.datasets import Dataset, dataset_name, get_size, open_dataset, view_in_training
 from ..engine.network import build_network, network_options
-from ..engine.schedule import total_epochs
+from ..engine.settings import SYNTHETIC, Config
 from ..engine.tasks import TASKS
 from ..models import is_detector, is_video
 from ..models.table import cost
@@ -222,7 +222,7 @@ _open = cache(open_dataset)
 
 def flops(config: Config, dataset: Dataset) -> float:
     """FLOPs of a run: three passes over each training sample of an epoch, one over each view of a test."""
-    model, epochs = config.model, total_epochs(config.optim)
+    model, epochs = config.model, config.optim.total_epochs
     view, test = view_in_training(config.data), TASKS[dataset.kind].view_in_test(config.data)
     size = view.size or round(math.prod(dataset.train.read(0, range).shape[-2:]) ** 0.5)  # synthetic: uncropped
     once = 2e9 * cost(str(model.name), size, view.frames, len(dataset.classes) + 1, **network_options(model)).gmacs

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..atomic_io import write_text
 from ..engine import runs
-from ..engine.config import Config, read_recipe
+from ..engine.config import read_recipe
 from ..engine.folder import check_same
 from ..engine.predictions import Prediction, read_predictions
+from ..engine.settings import Config
 from .tables import METRICS
 
 CORRECT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
-from ..engine.config import Config
+from ..engine.settings import Config
 from .runs import FAILED, Outcome, find_files, read_outcomes
 from .statistics import Discordance, Estimate, compare_samples, estimate
 from .tables import Row, Table, reported_gain

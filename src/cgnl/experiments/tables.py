@@ -7,7 +7,8 @@ from functools import cached_property
 from importlib import resources
 from typing import Any
 
-from ..engine.config import Config, load
+from ..engine.config import load
+from ..engine.settings import Config
 from ..safe_yaml import parse
 from ..text import nearest
 from .statistics import Comparison

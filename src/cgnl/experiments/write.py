@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_io import save_figure, write_text
-from ..engine.config import SYNTHETIC, Config
 from ..engine.datasets import dataset_name
 from ..engine.messages import NAMES
+from ..engine.settings import SYNTHETIC, Config
 from ..extras import need
 from ..text import counted, markdown_table
 from .plan import describe

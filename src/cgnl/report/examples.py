@@ -14,9 +14,9 @@ from ..data.images import to_image
 from ..data.index import UnreadableError
 from ..data.sources import Source
 from ..engine.checkpoint import open_trained
-from ..engine.config import Config
 from ..engine.datasets import open_dataset
 from ..engine.predictions import Prediction
+from ..engine.settings import Config
 from ..explain import Attention, attention, find_blocks, pairs
 from ..explain.figure import Row, draw, panel_size, shrink
 from ..explain.inputs import FileInput, read_sample

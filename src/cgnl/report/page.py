@@ -14,9 +14,9 @@ from ..data.images import to_image
 from ..data.loading import MAX_UNCROPPED_SIDE
 from ..data.video import write_video
 from ..engine.checkpoint import Trained, open_trained, require_classifier
-from ..engine.config import SYNTHETIC
 from ..engine.datasets import dataset_name, open_dataset
 from ..engine.predictions import ranked
+from ..engine.settings import SYNTHETIC
 from ..explain import figure
 from ..explain.figure import Row
 from ..explain.inputs import FileInput, read_input

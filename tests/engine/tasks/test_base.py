@@ -11,9 +11,9 @@ from torch import nn
 
 from cgnl.data.loading import Batch
 from cgnl.engine import distributed
-from cgnl.engine.config import Config, Data, Optim
 from cgnl.engine.datasets import open_dataset
 from cgnl.engine.distributed import Rank
+from cgnl.engine.settings import Config, Data, Optim
 from cgnl.engine.tasks import TASKS, Images, Task, base
 from cgnl.engine.tasks.base import Sums
 from tests.engine.tasks.test_classification import batch, task
@@ -21,9 +21,9 @@ from tests.engine.tasks.test_classification import batch, task
 CPU = torch.device("cpu")
 
 
-def open_task(config: Config, device: torch.device = CPU, at_once: int = 4) -> Task:
+def open_task(config: Config, device: torch.device = CPU, batch_size: int = 4) -> Task:
     dataset = open_dataset(config.data)
-    return TASKS[dataset.kind](nn.Identity(), config, dataset, device, at_once)
+    return TASKS[dataset.kind](nn.Identity(), config, dataset, device, batch_size)
 
 
 def same(one: list[Batch], other: list[Batch]) -> bool:
@@ -115,7 +115,7 @@ def test_loaders_of_all_ranks_together_are_one(monkeypatch):
     trained, tested = [], []
     for rank in (0, 1):
         monkeypatch.setattr(distributed, "current_rank", lambda rank=rank: Rank(rank, rank, 2))
-        ours = open_task(dataclasses.replace(config, devices=2), at_once=3)
+        ours = open_task(dataclasses.replace(config, devices=2), batch_size=6)
         trained += next(iter(ours.train_batches(8, 1))).samples.tolist()
         tested += [sample for batch in ours.test_batches(True) for sample in batch.samples.tolist()]
     assert sorted(trained) == sorted(alone.samples.tolist())
@@ -133,7 +133,7 @@ def test_loaders_test_counts_views_as_samples(tmp_path, full, batch_size, expect
             for frame in range(4):
                 Image.new("RGB", (20, 16)).save(clip / f"{frame}.png")
     data = Data(root=str(tmp_path), frames=2, test_short_side=16, test_clips=2, test_crops=3, workers=0)
-    batches = list(open_task(Config(data=data), at_once=batch_size).test_batches(full))
+    batches = list(open_task(Config(data=data), batch_size=batch_size).test_batches(full))
     assert [len(batch.labels) for batch in batches] == expected
     assert batches[0].pixels.shape[1:] == (6 if full else 1, 2, 3, 16, 16)
 

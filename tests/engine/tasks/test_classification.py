@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from cgnl.data.loading import Batch
 from cgnl.data.synthetic import SYNTHETIC
 from cgnl.engine.checkpoint import open_trained
-from cgnl.engine.config import Data, load
+from cgnl.engine.config import load
 from cgnl.engine.datasets import TEST_SEED, open_dataset
 from cgnl.engine.loop import Loop, validate
 from cgnl.engine.predictions import ranked
+from cgnl.engine.settings import Data
 from cgnl.engine.tasks import Images
 from cgnl.engine.tasks.base import Sums
 from cgnl.engine.tasks.classification import check_finite, count_classes, inverse_frequencies
@@ -179,8 +180,8 @@ def test_test_step_is_the_same_in_any_number_of_parts():
     parts.network.load_state_dict(whole.network.state_dict())
     samples = batch(6)
     samples = samples._replace(pixels=samples.pixels.unflatten(0, (3, 2)), labels=torch.tensor([0, 1, 2]))
-    for module, at_once in ((whole, 6), (parts, 4)):
-        module.at_once = at_once
+    for module, micro_batch in ((whole, 6), (parts, 4)):
+        module.micro_batch = micro_batch
         with torch.no_grad():
             module.start_test(module.network.eval())
             module.test_step(module.network, samples)

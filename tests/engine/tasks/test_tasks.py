@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cgnl.engine.config import Data
+from cgnl.engine.settings import Data
 from cgnl.engine.tasks import TASKS, Images, Objects, Videos
 
 ACCURACY = {"test_top1": 0.5, "test_top5": 0.75, "test_count": 8}

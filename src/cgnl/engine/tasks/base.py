@@ -19,9 +19,9 @@ from ...data.sources import CachedSource
 from ...models import is_detector
 from ...text import counted
 from .. import distributed
-from ..config import SYNTHETIC, Config, Data
 from ..datasets import Dataset, central_view, short_side_in_test
 from ..predictions import Prediction
+from ..settings import SYNTHETIC, Config, Data
 
 log = logging.getLogger("cgnl")
 
@@ -90,10 +90,12 @@ class Task(ABC):
         config: Config,
         dataset: Dataset,
         device: torch.device,
-        at_once: int = 1,
+        batch_size: int = 1,
         cache: dict[str, CachedSource] | None = None,
     ):
-        self.network, self.config, self.dataset, self.device, self.at_once = network, config, dataset, device, at_once
+        self.network, self.config, self.dataset, self.device = network, config, dataset, device
+        self.micro_batch = max(1, config.micro_batch(batch_size))
+        """Samples that the network gets at a time."""
         self.cache = {} if cache is None else cache
         """Decoded samples by split; runs of one process may share them."""
         self.sums = Sums(*self.train_sums, device=device)
@@ -165,7 +167,7 @@ class Task(ABC):
         """Every test sample once, with all its views or one."""
         source = self._source("test")
         samples, views = self.test_set(source, full)
-        rank, batch_size = distributed.current_rank().rank, max(1, self.at_once // views)
+        rank, batch_size = distributed.current_rank().rank, max(1, self.micro_batch // views)
         return self._loader(samples, EvalBatches(len(source), batch_size, rank, self.config.world))
 
     def _source(self, split: str) -> Any:

@@ -20,9 +20,9 @@ from ...models import is_backbone, is_detector, is_video
 from ...text import counted, printable
 from .. import distributed
 from ..classes import summarize
-from ..config import Data
 from ..datasets import augmentation_in_training, central_view, get_size, short_side_in_test, to_input, view_in_training
 from ..predictions import Prediction, ranked
+from ..settings import Data
 from .base import Sums, Task, list_labels
 
 log = logging.getLogger("cgnl")
@@ -95,11 +95,11 @@ class Images(Task):
     def start_test(self, network: nn.Module) -> None:
         super().start_test(network)
         self.test_sums, self.view_sums = (Sums(*self.train_sums, device=self.device) for _ in range(2))
-        self._said: list[tuple[Tensor, Tensor]] = []
+        self._predicted: list[tuple[Tensor, Tensor]] = []
 
     def test_step(self, network: nn.Module, batch: Batch) -> None:
         views = batch.pixels.shape[1]
-        parts = batch.pixels.flatten(0, 1).split(self.at_once)
+        parts = batch.pixels.flatten(0, 1).split(self.micro_batch)
         logits = torch.cat([self.logits(network, part) for part in parts])  # [B * V, K]
         labels, of_views = batch.labels.repeat_interleave(views), logits.softmax(1)
         count_classes(self.view_sums, F.cross_entropy(logits, labels), ranked(of_views, TOP)[1], labels)
@@ -107,12 +107,12 @@ class Images(Task):
         best, classes = ranked(scores, TOP)  # once, so that results and predictions are of one ranking
         count_classes(self.test_sums, F.nll_loss(scores.clamp_min(1e-30).log(), batch.labels), classes, batch.labels)
         said = torch.stack((batch.labels.double(), classes[:, 0].double(), best[:, 0].double()), 1)  # [B, 3]
-        self._said.append((batch.samples, said))  # it stays on the device until the end, so that nothing waits
+        self._predicted.append((batch.samples, said))  # it stays on the device until the end, so that nothing waits
 
     def compute(self) -> dict[str, float]:
         mine = [
             Prediction(sample, int(label), int(predicted), score)
-            for samples, said in self._said
+            for samples, said in self._predicted
             for sample, (label, predicted, score) in zip(samples.tolist(), said.tolist(), strict=True)
         ]
         self.predictions = sorted(prediction for rank in distributed.all_gather(mine) for prediction in rank)

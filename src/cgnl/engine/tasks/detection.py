@@ -15,8 +15,8 @@ from ...data.index import Scene
 from ...extras import need
 from ...text import counted, percent
 from .. import distributed
-from ..config import Data
 from ..datasets import get_size, short_side_in_test
+from ..settings import Data
 from .base import Task
 
 LOSSES = ("loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg")
@@ -24,7 +24,7 @@ LOSSES = ("loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "lo
 AREAS = ("ap_small", "ap_medium", "ap_large")
 COCO_NUMBERS = ("ap", "ap50", "ap75", *AREAS, "ar_1", "ar_10", "ar_100", "ar_small", "ar_medium", "ar_large")
 """Average precision, and average recall with 1, 10 and 100 detections; by area of the object."""
-SURE, OVERLAP = 0.5, 0.5
+SURE, MIN_IOU = 0.5, 0.5
 """Lowest score of an object that counts as found, and lowest IoU of two boxes of one object."""
 OTHER_SHAPE = {"bbox": "segmentation", "segm": "bbox"}
 """Left out of the results: with both in them, the area of an object would be that of its box."""
@@ -126,7 +126,7 @@ def same_objects(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]])
         return Counter(classes[0]) == Counter(classes[1])
     ops = need("torchvision.ops", "detection")
     boxes = [ops.box_convert(torch.tensor([row["bbox"] for row in rows]), "xywh", "xyxy") for rows in (mine, theirs)]
-    alike = (ops.box_iou(*boxes) >= OVERLAP) & (torch.tensor(classes[0])[:, None] == torch.tensor(classes[1]))
+    alike = (ops.box_iou(*boxes) >= MIN_IOU) & (torch.tensor(classes[0])[:, None] == torch.tensor(classes[1]))
     pairs = need("scipy.optimize", "train").linear_sum_assignment(alike.numpy(), maximize=True)
     return bool(alike[pairs].all())
 
