@@ -319,7 +319,7 @@ def test_torchrun_that_lost_a_machine_goes_on_by_itself(alone, tmp_path):
             machine.kill()
     assert [machine.returncode for machine in machines] == [0, -9], said
     folder = tmp_path / "fragile"
-    assert "it continues from step 6" in (folder / "log.txt").read_text()
+    assert "resumed at step 6" in (folder / "log.txt").read_text()
     assert_near(weights(alone / "last.ckpt"), weights(folder / "last.ckpt"))
     assert_same_table(folder, alone)
 

@@ -24,10 +24,9 @@ from cgnl.engine.folder import (
     check_same,
     commit,
     environment,
-    log_warnings,
+    log_to_console,
     open_log,
     run_folder,
-    start_log,
     take_folder,
 )
 from tests.engine.kills import fork
@@ -350,34 +349,36 @@ def test_environment_names_what_is_installed(monkeypatch):
     assert parse_card["python"].count(".") == 2
 
 
-def test_start_log_writes_to_the_folder_and_the_screen(tmp_path, capsys):
-    start_log(first=True)
-    logging.getLogger("cgnl").info("[bold]5 of 10%s", "%")
-    assert capsys.readouterr().out == "[bold]5 of 10%\n"
-    open_log(tmp_path)
-    logging.getLogger("cgnl").info("later")
+def test_log_to_console_also_writes_to_the_folder(tmp_path, capsys):
+    with log_to_console():
+        logging.getLogger("cgnl").info("[bold]5 of 10%s", "%")
+        assert capsys.readouterr().out == "[bold]5 of 10%\n"
+        open_log(tmp_path)
+        logging.getLogger("cgnl").info("later")
     early, late = (tmp_path / "log.txt").read_text().splitlines()
     assert early.endswith(" INFO [bold]5 of 10%")
     assert late.endswith(" INFO later")
 
 
-def test_start_log_twice_says_things_once(capsys):
-    start_log(first=True)
-    start_log(first=True)
-    logging.getLogger("cgnl").info("hello")
-    assert capsys.readouterr().out == "hello\n"
+def test_log_to_console_within_another_says_things_once(capsys):
+    with log_to_console():
+        with log_to_console():
+            logging.getLogger("cgnl").info("inner")
+        logging.getLogger("cgnl").info("outer")
+    assert capsys.readouterr().out == "inner\nouter\n"
 
 
-def test_log_warnings_says_them_without_the_code_they_come_from(capsys):
-    start_log(first=True)
-    with log_warnings():
+def test_log_to_console_tells_warnings_without_the_code_they_come_from(capsys):
+    with log_to_console():
         warnings.warn("one sample is few\nand more", stacklevel=1)
     assert tuple(capsys.readouterr()) == ("one sample is few\n", "")
 
 
-def test_start_log_of_another_process_says_nothing(capsys):
-    start_log(first=False)
-    logging.getLogger("cgnl").info("hello")
+def test_log_to_console_is_for_rank_zero(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with log_to_console():
+        logging.getLogger("cgnl").info("hello")
     assert capsys.readouterr().out == ""
 
 

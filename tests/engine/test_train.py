@@ -385,7 +385,7 @@ def test_train_resume_of_a_finished_run_changes_nothing(run, settings):
     assert table(again.folder) == rows
     assert (again.test, again.best) == (first.test, first.best)
     assert again.seconds == first.rows[-1]["seconds"]
-    assert f"it has ended already, at step {first.rows[-1]['step']}: " in (again.folder / "log.txt").read_text()
+    assert f"has ended already, at step {first.rows[-1]['step']}: " in (again.folder / "log.txt").read_text()
 
 
 def test_train_resume_of_a_run_that_ran_out_of_patience_changes_nothing(run):

@@ -11,11 +11,12 @@ from ..atomic_io import save_figure
 from ..extras import need
 from .datasets import open_dataset
 from .distributed import connect
+from .folder import log_to_console
 from .loop import Loop
 from .optimizer import REFERENCE_BATCH
 from .settings import Config
 from .tasks import TASKS
-from .train import choose_batch_size, log_to_console, new_network, resolve
+from .train import choose_batch_size, new_network, resolve
 
 LOWEST, HIGHEST = 1e-6, 10.0
 """Rates of the first and the last step, as ``optim.lr``."""

@@ -24,7 +24,7 @@ from ..extras import need
 from ..text import escape_record, first_line
 from .config import build, read_recipe, to_yaml
 from .datasets import with_defaults
-from .distributed import FOLDER, is_rank_zero, restarted
+from .distributed import FOLDER, explain_lost_ranks, is_rank_zero, restarted
 from .runs import list_runs
 from .settings import Config, setting_names
 
@@ -161,18 +161,27 @@ def begin_folder(folder: Path, config: Config, repeat: str | None) -> None:
     write_text(folder / "environment.json", json.dumps({"command": repeat, **environment()}, indent=2) + "\n")
 
 
-def start_log(first: bool, silent: bool = False) -> Any:
-    """Log to the screen, on rank 0 only; ``open_log`` adds the run's file. Returns the console."""
+@contextmanager
+def log_to_console(silent: bool = False) -> Iterator[Any]:
+    """Log to the console, which is returned, on rank 0, and to the run's file from ``open_log`` on.
+
+    Warnings, lost ranks and a lack of memory are told in a sentence each.
+    """
     console = need("rich.console", "train").Console(highlight=False, soft_wrap=True, quiet=silent)
     screen = logging.Handler()
     screen.emit = lambda record: console.print(record.getMessage(), markup=False)
-    stop_log()
+    before, log.handlers = log.handlers, [MemoryHandler(capacity=1000), screen] if is_rank_zero() else []
     log.propagate = False
     log.addFilter(escape_record)
-    log.setLevel(logging.INFO if first else logging.ERROR)
-    for handler in (MemoryHandler(capacity=1000), screen) if first else ():
-        log.addHandler(handler)
-    return console
+    log.setLevel(logging.INFO if is_rank_zero() else logging.ERROR)
+    try:
+        with explain_lost_ranks(), explain_memory_errors(), log_warnings():
+            yield console
+    finally:
+        for handler in log.handlers:
+            with suppress(OSError):
+                handler.close()
+        log.handlers = before
 
 
 def open_log(folder: Path) -> None:
@@ -196,12 +205,20 @@ def log_warnings() -> Iterator[None]:
         yield
 
 
-def stop_log() -> None:
-    """Close the run's log."""
-    for handler in list(log.handlers):
-        log.removeHandler(handler)
-        with suppress(OSError):
-            handler.close()
+@contextmanager
+def explain_memory_errors() -> Iterator[None]:
+    """Say in one sentence that memory has run out, and what helps."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+        if not known:
+            raise
+        asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
+        free = re.search(r"[\d.]+ \w+ is free", str(error))
+        numbers = ", ".join([*([f"{asked[1]} more are needed"] if asked else []), *([free[0]] if free else [])])
+        advice = "try a smaller optim.batch_size or data.size, or a larger optim.accumulate"
+        raise ValueError(f"out of memory{f' ({numbers})' if numbers else ''}: {advice}") from error
 
 
 def commit() -> str | None:

@@ -61,7 +61,7 @@ def log_setup(config: Config, dataset: Dataset, network: nn.Module, batch_size: 
     head = "" if model.head == "average" else f", {model.head} head of {model.reduced} channels"
     log.info(f"{model.name}: {millions:.1f} M parameters, blocks: {', '.join(inserted(network)) or 'none'}{head}")
     if batch_size < optim.batch_size:
-        log.info(f"a step takes {step}, not {optim.batch_size}: there are no more")
+        log.info(f"a step takes {step}, not {optim.batch_size}: there are only {len(dataset.train)} to train on")
     log.info(
         f"{optim.warmup_epochs} + {optim.epochs} epochs, {step} a step, learning rate {lr:.4g}, {optim.schedule}; "
         f"seed {config.seed}; everything goes to {folder}"

@@ -3,9 +3,7 @@
 import copy
 import dataclasses
 import logging
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +17,8 @@ from .checkpoint import load_network, read
 from .classes import CLASSES, CONFUSION, save_classes
 from .config import build, to_dict
 from .datasets import Dataset, dataset_name, open_dataset, view_in_training, with_defaults
-from .distributed import connect, explain_lost_ranks, find_accelerator, is_rank_zero, restarted, with_remaining_nodes
-from .folder import begin_folder, check_same, log_warnings, start_log, stop_log, take_folder
+from .distributed import connect, find_accelerator, is_rank_zero, restarted, with_remaining_nodes
+from .folder import begin_folder, check_same, log_to_console, take_folder
 from .loop import Loop, Stopped, shares_norms, validate
 from .messages import log_setup, write_results
 from .network import build_network, check_input
@@ -75,33 +73,6 @@ def train(
             with loop.loggers:
                 fit(loop, console)
                 return finish(loop, on_end)
-
-
-@contextmanager
-def log_to_console(silent: bool = False) -> Iterator[Any]:
-    """Log to the console, which is returned; warnings, lost ranks and lack of memory are told in a sentence each."""
-    console = start_log(is_rank_zero(), silent)
-    try:
-        with explain_lost_ranks(), explain_memory_errors(), log_warnings():
-            yield console
-    finally:
-        stop_log()
-
-
-@contextmanager
-def explain_memory_errors() -> Iterator[None]:
-    """Say in one sentence that memory has run out, and what helps."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
-        if not known:
-            raise
-        asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
-        free = re.search(r"[\d.]+ \w+ is free", str(error))
-        numbers = ", ".join([*([f"{asked[1]} more are needed"] if asked else []), *([free[0]] if free else [])])
-        advice = "try a smaller optim.batch_size or data.size, or a larger optim.accumulate"
-        raise ValueError(f"out of memory{f' ({numbers})' if numbers else ''}: {advice}") from error
 
 
 def setup(
@@ -212,13 +183,13 @@ def log_start(loop: Loop, resume: bool | Path, resumed: bool) -> None:
     elif loop.folder != named and not resume:
         log.info(f"there is a run {named} already")
     if resumed and (loop.finished or loop.step == loop.total_steps):
-        log.info(f"it has ended already, at step {loop.step:,}: it is only tested")
+        log.info(f"the run has ended already, at step {loop.step:,}: it is only tested again")
     elif resumed:
-        log.info(f"it continues from step {loop.step:,}")
+        log.info(f"resumed at step {loop.step:,}")
     elif resume:
-        log.info("there is no checkpoint yet: it begins anew")
+        log.info("there is no checkpoint yet: training starts from the first step")
     elif config.model.weights is None and loop.task.dataset.name not in SYNTHETIC:
-        log.info("it starts from random weights; model.weights=FILE starts from others")
+        log.info("training starts from random weights; model.weights=FILE starts from others")
 
 
 def read_resumable(last: Path, config: Config, dataset: Dataset, network: nn.Module) -> dict[str, Any]:

@@ -131,9 +131,7 @@ def check_finite(scores: Sequence[float]) -> None:
     if count and count == len(scores):
         raise ValueError(f"the outputs for all {counted(count, 'test sample')} are not finite: try a lower optim.lr")
     if count:
-        log.warning(
-            "%d of %d test samples are taken for the first class: their outputs are not finite", count, len(scores)
-        )
+        log.warning("%d of %d outputs are not finite: these samples count as the first class", count, len(scores))
 
 
 def inverse_frequencies(labels: Sequence[int], classes: int) -> Tensor:
