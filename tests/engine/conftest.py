@@ -134,6 +134,15 @@ def _alone() -> Iterator[None]:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Forks have no other threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def run(tmp_path):
     """Train the small network; settings by their names with two lower lines for a dot."""
     from cgnl.engine.config import load

@@ -24,14 +24,11 @@ from tests.engine.kills import (
 
 
 @pytest.fixture
-def whole(tmp_path, monkeypatch, request):
-    """A run nobody disturbs, on one thread: forks have no others."""
+def whole(tmp_path, monkeypatch, request, one_thread):  # noqa: ARG001
+    """A run nobody disturbs."""
     more = {name.replace("__", "."): value for name, value in getattr(request, "param", {}).items()}
     monkeypatch.setattr(kills, "RUN", kills.RUN | more)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield undisturbed(tmp_path)
-    torch.set_num_threads(threads)
+    return undisturbed(tmp_path)
 
 
 @pytest.mark.parametrize("whole", [{}, AUGMENTED], indirect=True, ids=["plain", "augmented"])

@@ -4,20 +4,12 @@ import os
 import time
 
 import pytest
-import torch
 
 from benchmarks.rank_kills import Figures, Ranks, adopting, judge, measure
 from cgnl.engine import distributed
 from tests.engine.forks import start
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Forks have no others."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_of_two_ranks_one_is_killed_the_other_ends_and_both_resume(tmp_path):

@@ -3,18 +3,10 @@
 import shutil
 
 import pytest
-import torch
 
 from benchmarks.same_name import alone, faults, measure
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Forks have no others."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_trainings_of_one_name_and_runs_resumed_twice_are_not_mixed(tmp_path):

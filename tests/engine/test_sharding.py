@@ -1,40 +1,37 @@
 """Weights that are divided over two ranks (FSDP2) train as they do in one process."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from cgnl.engine.config import load
-from tests.engine.conftest import same, weights
-from tests.engine.test_distributed import GIVEN, SEVERAL, TORCHRUN, assert_near, assert_same_table, call, once
-
-SCRIPT = """
-import json, os, sys
-import torch
-torch.set_num_threads(1)
-from cgnl.engine import loop, sharding
+from cgnl.engine import sharding
 from cgnl.engine.config import load
 from cgnl.engine.train import train
-from tests.engine.conftest import register
-register()
-divide = sharding.divide
+from tests.engine.conftest import same, weights
+from tests.engine.forks import run_ranks
+from tests.engine.test_distributed import GIVEN, SEVERAL, assert_near, assert_same_table, once
 
-def telling(network, device):
-    total = sum(p.numel() for p in network.parameters())
-    divide(network, device)
-    parts = sum(p.part.numel() for p in network.parameters())
-    os.write(1, f"PARTS {parts} of {total}\\n".encode())  # at once, as two ranks write to one pipe
 
-sharding.divide = telling
-for settings, resume in json.loads(sys.argv[1]):
-    try:
-        train(load("parts", settings), resume)
-    except ValueError as error:
-        print(f"ERROR {error}", flush=True)
-"""
+def train_telling(runs: list[dict]) -> None:
+    """Train in this rank, and print how many weights it holds, or why a run ends."""
+    divide = sharding.divide
+
+    def telling(network: nn.Module, device: torch.device) -> None:
+        total = sum(p.numel() for p in network.parameters())
+        divide(network, device)
+        print("PARTS", sum(sharding.part(p).numel() for p in network.parameters()), "of", total)
+
+    sharding.divide = telling
+    for settings in runs:
+        try:
+            train(load("parts", settings))
+        except ValueError as error:
+            print("ERROR", error)
+
+
 ADAMW = {
     "model.name": "tiny_stage",
     "optim.optimizer": "adamw",
@@ -60,14 +57,12 @@ def divided(tmp_path_factory):
         several = SEVERAL | {"devices": 2, "parallel": "fsdp", "runs": str(folder)}
         half = {"name": "half", "optim.epochs": 1}
         runs = [
-            [several | ADAMW | {"name": "adamw"}, False],
-            [several | SGD | {"name": "sgd"}, False],
-            [several | BURSTS | {"name": "bursts"}, False],
-            [several | ADAMW | half, False],
+            several | ADAMW | {"name": "adamw"},
+            several | SGD | {"name": "sgd"},
+            several | BURSTS | {"name": "bursts"},
+            several | ADAMW | half,
         ]
-        done = call(folder, SCRIPT, json.dumps(runs), launcher=TORCHRUN)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+        return "".join(run_ranks(lambda: train_telling(runs), folder))
 
     return once(tmp_path_factory, "divided", make)
 

@@ -4,13 +4,9 @@ import itertools
 import json
 import math
 import os
-import re
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -35,6 +31,7 @@ from tests.engine.conftest import (
     weights,
     write_pictures,
 )
+from tests.engine.forks import run_command, start, wait
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = {
@@ -147,35 +144,25 @@ def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, n
         assert_same_run(run(resume=True, runs=tmp_path / f"{k}", **settings), whole)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_train_command_that_was_ended_goes_on(run, cgnl, tmp_path):
-    script = f"""
-import os, signal, sys, torch
-torch.set_num_threads({torch.get_num_threads()})
-from cgnl.cli import main
-from cgnl.engine.loop import Loop
-from tests.engine.conftest import register
-import cgnl.engine.train
-register()
-original = Loop.backward
-def step(self, batch, number, last_part):
-    if number == 3:
-        os.killpg(0, getattr(signal, self.config.name))  # as a terminal does: the workers get it too
-    return original(self, batch, number, last_part)
-Loop.backward = step
-for name in ("SIGKILL", "SIGINT"):
-    child = os.fork()  # each like a process of its own, which would import for ten seconds
-    if not child:
-        os.setsid()
-        status = main([*sys.argv[1:], f"name={{name}}"])
-        sys.stdout.flush()
-        os._exit(status)
-    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
     settings = {"model__dropout": 0.5, "save_every": 2, "data__samples": 36}  # four steps in an epoch
     arguments = ["train", "parts", *options(**settings, runs=tmp_path / "part", data__workers=1)]
-    done = subprocess.run([sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert re.findall(r"^ended (-?\d+)", done.stdout, re.MULTILINE) == [str(-signal.SIGKILL), "130"], done.stderr
-    assert "Traceback" not in done.stderr
+    backward = Loop.backward
+
+    def step(self, batch, number, last_part):
+        if number == 3:
+            os.killpg(0, getattr(signal, self.config.name))  # as a terminal does: the workers get it too
+        backward(self, batch, number, last_part)
+
+    def end(name):
+        os.setsid()
+        Loop.backward = step
+        return run_command([*arguments, f"name={name}"], tmp_path / name)
+
+    for name, status in (("SIGKILL", -signal.SIGKILL), ("SIGINT", 130)):
+        assert wait(start(lambda name=name: end(name))) == status
+        assert "Traceback" not in (tmp_path / f"{name}.err").read_text()
     whole = run(runs=tmp_path / "whole", **settings)
     for name, saved in (("SIGKILL", 2), ("SIGINT", 4)):
         folder = tmp_path / "part" / name
@@ -311,31 +298,6 @@ def test_train_resume_of_a_run_under_way_is_refused(run, monkeypatch):
     monkeypatch.setattr(Loop, "backward", again)
     run()
     assert refused
-
-
-def test_train_twice_at_once_makes_two_runs(tmp_path):
-    script = """
-import sys, torch
-torch.set_num_threads(1)
-from cgnl.cli import main
-from tests.engine.conftest import register
-register()
-print("ready", flush=True)
-sys.stdin.readline()
-sys.exit(main(sys.argv[1:]))
-"""
-    command = [sys.executable, "-c", script, "train", "parts", *options(runs=tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    both: list[Any] = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(2)]
-    for process in both:
-        process.stdout.readline()
-    for process in both:
-        process.stdin.write("\n")
-        process.stdin.flush()
-    for process in both:
-        assert (process.communicate(timeout=300)[1], process.returncode) == ("", 0)
-    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["run", "run-2"]
-    assert same(*(weights(tmp_path / name / "last.ckpt") for name in ("run", "run-2")))
 
 
 def test_train_twice_in_a_process_makes_two_runs(tmp_path):

@@ -2,9 +2,6 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -20,22 +17,25 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
 from torchvision.ops import MultiScaleRoIAlign
 
 from cgnl import load as cgnl_load
+from cgnl.cli import main
 from cgnl.data.sources import FileSource
 from cgnl.data.transforms import generator
 from cgnl.engine.checkpoint import open_trained
+from cgnl.engine.config import load
 from cgnl.engine.evaluate import evaluate
 from cgnl.engine.loop import Loop
 from cgnl.engine.predict_objects import find_objects
 from cgnl.engine.tasks import Objects
 from cgnl.engine.tasks.detection import LOSSES, gather_results, same_objects
+from cgnl.engine.train import train
 from cgnl.explain.verdict import judge_run, read_verdict
 from cgnl.models import NETWORKS
 from cgnl.models.detection import BoxPredictor, FrozenBatchNorm2d, MaskPredictor, RPNHead
 from tests.engine.conftest import SETTINGS as COMMON
 from tests.engine.conftest import same, table, weights
+from tests.engine.forks import run_ranks
 from tests.engine.judge import by_pycocotools
 
-ROOT = Path(__file__).parents[3]
 HEIGHT, WIDTH = 48, 64
 
 
@@ -421,34 +421,18 @@ def test_train_takes_its_recipe_by_name(cgnl, tmp_path):
     assert "did you mean coco_maskrcnn_r50_cgnl1?" in cgnl("train", "recipe=coco_maskrcnn_r50_cgnl")[2]
 
 
-SCRIPT = """
-import json, sys
-import torch
-torch.set_num_threads(1)
-from cgnl.cli import main
-from cgnl.engine.config import load
-from cgnl.engine.train import train
-from cgnl.models import NETWORKS
-from tests.engine.tasks.test_detection import tiny
-NETWORKS["maskrcnn_tiny"] = tiny
-last = train(load(None, json.loads(sys.argv[1]))).folder / "last.ckpt"
-print("MARK", flush=True)
-main(["eval", str(last), "--json", "devices=2", "accelerator=cpu"])
-"""
-
-
-@pytest.mark.long
 def test_two_processes_test_every_picture_once(tmp_path):
     root = write_scenes(tmp_path / "scenes", {"train2017": 9, "val2017": 5})
     given = {name.replace("__", "."): value for name, value in SETTINGS.items() if name != "recipe"}
     settings = {**COMMON, **given, "data.root": str(root), "runs": str(tmp_path), "devices": 2}
-    (tmp_path / "script.py").write_text(SCRIPT)
-    environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
-    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT}/src", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "script.py", json.dumps(settings)]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    together = json.loads(done.stdout.split("MARK\n")[-1])["tests"][0]
+
+    def train_and_test() -> int:
+        last = train(load(None, settings)).folder / "last.ckpt"
+        print("MARK")
+        return main(["eval", str(last), "--json", "devices=2", "accelerator=cpu"])
+
+    said, _ = run_ranks(train_and_test, tmp_path)
+    together = json.loads(said.split("MARK\n")[-1])["tests"][0]
     alone = evaluate(tmp_path / "run" / "last.ckpt", {"accelerator": "cpu"})["test"]
     assert {name: together[name] for name in alone} == pytest.approx(alone, abs=1e-6)
     assert alone["test_count"] == 5
