@@ -1,11 +1,11 @@
-import json as json_module
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from cgnl.engine.predict_objects import Finding, draw, drawn, image_ids, json, table
+from cgnl.engine.predict_objects import Finding, draw, image_ids, print_json, print_table, save_drawings
 
 SIDE, SCORES = 40, (0.9, 0.5, 0.3, 0.02, 0.0)
 
@@ -48,21 +48,21 @@ def test_image_ids_are_the_numbers_of_the_names_if_all_have_one():
 
 def test_json_and_table_have_every_object_of_what_could_be_read(capsys):
     results = [found(2), Finding(Path("b.png"), 1, problem="b.png is empty"), found(1)]
-    table(results)
+    print_table(results)
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         *("a.png:", "90.00%", "50.00%"),
         *("a.png:", "90.00%"),
     ]
-    json(results)
-    assert [row["score"] for row in json_module.loads(capsys.readouterr().out)] == [0.9, 0.5, 0.9]
+    print_json(results)
+    assert [row["score"] for row in json.loads(capsys.readouterr().out)] == [0.9, 0.5, 0.9]
 
 
-def test_drawn_gives_each_image_a_file_of_its_own(tmp_path):
+def test_save_drawings_gives_each_image_a_file_of_its_own(tmp_path):
     pytest.importorskip("torchvision")
     findings = [
         found(1),
         replace(found(2), path=Path("other/a.png"), image_id=7),
         Finding(Path("b.png"), 2, problem=""),
     ]
-    assert list(drawn(iter(findings), tmp_path / "new")) == findings
+    assert list(save_drawings(iter(findings), tmp_path / "new")) == findings
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a-7.png", "a.png"]

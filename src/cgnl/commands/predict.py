@@ -64,8 +64,8 @@ def predict(
         lowest = threshold if threshold is not None else (0.0 if json else SURE)
         results = predict_objects.find_objects(trained, source, find_device(device), lowest)
         if draw is not None:
-            results = predict_objects.drawn(results, Path(draw))
-        write = predict_objects.json if json else predict_objects.table
+            results = predict_objects.save_drawings(results, Path(draw))
+        write = predict_objects.print_json if json else predict_objects.print_table
     else:
         if draw is not None or threshold is not None:
             raise ValueError(f"--draw and --threshold are for detectors: {checkpoint} classifies {trained.kind}")

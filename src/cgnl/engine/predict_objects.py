@@ -1,7 +1,7 @@
 """``cgnl predict`` with a detector: boxes, masks and labels, in words, as JSON, and drawn."""
 
 import colorsys
-import json as json_module
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,7 @@ def image_ids(paths: Sequence[Path]) -> list[int]:
     return found if len(set(found)) == len(paths) else list(range(len(paths)))
 
 
-def table(results: Iterable[Finding]) -> None:
+def print_table(results: Iterable[Finding]) -> None:
     """Print the objects of each image that could be read."""
     for r in results:
         if r.problem:
@@ -74,13 +74,13 @@ def table(results: Iterable[Finding]) -> None:
             say(f"  {row['score']:7.2%}  {escape(name):20} {w:.0f} x {h:.0f} at ({x:.0f}, {y:.0f})")
 
 
-def json(results: Iterable[Finding]) -> None:
+def print_json(results: Iterable[Finding]) -> None:
     """Print COCO's result format."""
-    print(json_module.dumps([row for r in results for row in r.results]))
+    print(json.dumps([row for r in results for row in r.results]))
 
 
-def drawn(results: Iterable[Finding], folder: Path) -> Iterator[Finding]:
-    """The same, each image drawn into the folder as a PNG."""
+def save_drawings(results: Iterable[Finding], folder: Path) -> Iterator[Finding]:
+    """Save a drawing of each image as a PNG in the folder; the findings are passed on."""
     make_folder(folder)
     written: set[Path] = set()
     for r in results:
