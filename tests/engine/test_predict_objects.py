@@ -31,7 +31,7 @@ def test_draw_draws_all_that_was_found_and_nothing_else(count):
 
 def test_table_and_drawing_spell_out_control_characters(capsys):
     evil = replace(found(2), path=Path("a\x1b\n.png"), classes=("thing\x1b[31m\r", "lone\ud800"))
-    table([evil])
+    print_table([evil])
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == r"a\x1b\n.png: 2 found"
     assert second.startswith(r"   90.00%  thing\x1b[31m\r ")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,7 +100,7 @@ def find_lr(config: Config, steps: int) -> RangeTest:
         loop = RisingLoop(task, Path(), batch_size / REFERENCE_BATCH, batch_size)
         batches = task.train_batches(batch_size, -(-steps // loop.steps_per_epoch))
         parts = enumerate(islice(batches, steps * accumulate))
-        return sweep(lambda rate: loop.make_step(parts, rate), spread_rates(steps))
+        return sweep(lambda rate: loop.measure(parts, rate), spread_rates(steps))
 
 
 class RisingLoop(Loop):
@@ -108,14 +108,12 @@ class RisingLoop(Loop):
 
     rate = 0.0
 
-    def make_step(self, parts: Any, rate: float) -> float:
+    def measure(self, parts: Iterator[tuple[int, Any]], rate: float) -> float:
         """A step from the next batches, and the mean loss before it over all ranks; NaN where no step can be made."""
-        self.rate, sums, accumulate = rate, self.task.sums, self.config.optim.accumulate
-        sums.values.zero_()
-        for number, batch in islice(parts, accumulate):
-            self.backward(batch.to(self.device), number, (number + 1) % accumulate == 0)
-        self.update()
-        return math.nan if self.watch.read(now=True) else sums.means()["loss"]
+        self.rate = rate
+        self.task.sums.values.zero_()
+        self.make_step(parts)
+        return math.nan if self.watch.read(now=True) else self.task.sums.means()["loss"]
 
     def lr_factor(self, step: int) -> float:  # noqa: ARG002
         return self.rate

@@ -5,9 +5,10 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,7 @@ class Loop:
         self.step, self.seconds, self.best, self.wait_count, self.skipped = 0, 0.0, -1.0, 0, 0
         self.saved: int | None = None
         """The step of ``last.ckpt``."""
-        self.finished = False
-        """Whether early stopping has ended the run."""
+        self.stopped_early = False
         self.signals, self.skips = StopSignals(), self.config.optim.on_nan == "skip"
         self.bar: Lines | None = None
         self._since: float | None = None
@@ -108,21 +108,14 @@ class Loop:
 
     def fit(self, batches: Any, tests: Iterable[Any], bar: Lines | None = None) -> None:
         """Train until the last step, or until the tests get no better."""
-        self.bar = bar
-        self.batches, accumulate = batches, self.config.optim.accumulate
-        if self.finished or self.step == self.total_steps:
+        self.batches, self.bar = batches, bar
+        if self.ended:
             return
         self._since = time.perf_counter()
         with self.signals, bar or nullcontext():
-            for number, batch in enumerate(batches, self.step * accumulate):
-                last_part, samples = (number + 1) % accumulate == 0, len(batch.samples) * self.config.world
-                self.backward(batch.to(self.device), number, last_part)
-                self._samples += samples
-                if bar:
-                    bar.update(self.step + last_part, samples, self.task.sums)
-                if not last_part:
-                    continue
-                self.update()
+            parts = enumerate(batches, self.step * self.config.optim.accumulate)
+            while not self.ended:
+                self.make_step(parts)
                 self.check_steps(now=self.device.type == "cpu")  # on a CPU there is nothing to wait for
                 if self.step % self.steps_per_epoch == 0:
                     self.end_epoch()
@@ -133,8 +126,22 @@ class Loop:
                     self.save("last.ckpt")
                 if stop:
                     raise Stopped
-                if self.finished:
-                    return
+
+    @property
+    def ended(self) -> bool:
+        """Whether all steps are made, or early stopping has ended the run."""
+        return self.stopped_early or self.step == self.total_steps
+
+    def make_step(self, parts: Iterator[tuple[int, Any]]) -> None:
+        """Make a step from the next numbered batches."""
+        accumulate = self.config.optim.accumulate
+        for number, batch in islice(parts, accumulate):
+            last_part, samples = (number + 1) % accumulate == 0, len(batch.samples) * self.config.world
+            self.backward(batch.to(self.device), number, last_part)
+            self._samples += samples
+            if self.bar:
+                self.bar.update(self.step + last_part, samples, self.task.sums)
+        self.update()
 
     def backward(self, batch: Any, number: int, last_part: bool) -> None:
         """Add the gradient of a batch, one of the parts that a step is accumulated from."""
@@ -244,7 +251,7 @@ class Loop:
         self.log_numbers(results, whole_row=True)
         result = results[f"test_{self.task.metric}"]
         self.wait_count = 0 if result > self.best else self.wait_count + 1
-        self.finished = self.config.patience is not None and self.wait_count >= self.config.patience
+        self.stopped_early = self.config.patience is not None and self.wait_count >= self.config.patience
         if result >= self.best:
             self.best = result
             self.save("best.ckpt", chosen=True)
@@ -291,7 +298,7 @@ class Loop:
         about = {"config": to_dict(self.config), "classes": list(dataset.classes), "kind": task.kind}
         about |= {"ids": list(dataset.ids), "counts": [len(dataset.train), len(dataset.test)], "tally": sums}
         about |= {"results": dict(task.results), "problems": sorted(task.problems), "chosen": chosen}
-        about |= {"skipped": self.skipped, "skipped_in_a_row": self.watch.in_a_row, "finished": self.finished}
+        about |= {"skipped": self.skipped, "skipped_in_a_row": self.watch.in_a_row, "finished": self.stopped_early}
         checkpoint["cgnl"] = about
         if not chosen:
             checkpoint["progress"] = {name: getattr(self, name) for name in PROGRESS}
@@ -312,8 +319,8 @@ class Loop:
         progress = checkpoint.get("progress") or {name: state[name] for state in callbacks for name in state}
         for name in PROGRESS:
             setattr(self, name, progress.get(name, getattr(self, name)))
-        self.step, self.finished, self.skipped = checkpoint["global_step"], about["finished"], about.get("skipped", 0)
-        self.saved = self.step
+        self.step, self.stopped_early = checkpoint["global_step"], about["finished"]
+        self.saved, self.skipped = self.step, about.get("skipped", 0)
         if self.skips:
             self.watch = Watch(self.device, IN_A_ROW, about.get("skipped_in_a_row", 0))
         load_network(self.tested, checkpoint, path)

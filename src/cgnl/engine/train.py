@@ -119,7 +119,7 @@ def extend(loop: Loop, before: Optim) -> None:
     optim, steps = loop.config.optim, loop.steps_per_epoch
     if optim.epochs == before.epochs:
         return
-    loop.finished, loop.wait_count = False, 0
+    loop.stopped_early, loop.wait_count = False, 0
     for name in ("results.json", "predictions.csv", CLASSES, CONFUSION) if is_rank_zero() else ():
         (loop.folder / name).unlink(missing_ok=True)  # results of the shorter run
     old = loop.lr * lr_factor(before, steps, max(loop.step - 1, 0))
@@ -182,7 +182,7 @@ def log_start(loop: Loop, resume: bool | Path, resumed: bool) -> None:
         log.info(f"--resume takes the newest run of this name with these settings, stopped ones first: {loop.folder}")
     elif loop.folder != named and not resume:
         log.info(f"there is a run {named} already")
-    if resumed and (loop.finished or loop.step == loop.total_steps):
+    if resumed and loop.ended:
         log.info(f"the run has ended already, at step {loop.step:,}: it is only tested again")
     elif resumed:
         log.info(f"resumed at step {loop.step:,}")
