@@ -5,7 +5,7 @@ checkpoint is saved.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -110,32 +110,34 @@ def is_finite(values: Iterable[Any]) -> bool:
 
 
 def find_cause(network: nn.Module, compute_loss: Callable[[], Tensor]) -> str | None:
-    """Why the loss, or its gradient, is not finite on any rank, if that is so.
+    """Why the loss, or its gradient, is not finite on any rank, if that is so: the reason of the first rank.
 
     Norms may be synchronised, so all ranks do the same until one of them knows.
     """
+    for reason in _look_for_cause(network, compute_loss):
+        if known := next(filter(None, distributed.all_gather(reason)), None):
+            return known
+    return None
+
+
+def _look_for_cause(network: nn.Module, compute_loss: Callable[[], Tensor]) -> Iterator[str | None]:
+    """What is not finite on this rank, if anything: first of the modules' outputs, then the loss, then the gradient."""
     losses: list[Tensor] = []
     modules = {name: module for name, module in network.named_modules() if name}
     in_blocks = tuple(f"{name}." for name in inserted(network))
     outside = {name: module for name, module in modules.items() if not name.startswith(in_blocks)}
     for watched in (modules, outside) if in_blocks else (modules,):  # a block watched from inside is not fused
-        reason = None
         if name := first_nonfinite(watched, lambda: losses.append(compute_loss())):
             also = "" if is_finite(modules[name].parameters(recurse=False)) else ", whose weights are not finite either"
-            reason = f"the loss is {losses[-1].item()}; the first module whose output is not finite is {name}{also}"
-        if known := _first_reason(reason):
-            return known
+            yield f"the loss is {losses[-1].item()}; the first module whose output is not finite is {name}{also}"
+        else:
+            yield None
     loss = losses[-1]
-    reason = f"the loss is {loss.item()}, though the output of every module is finite"
-    if known := _first_reason(None if loss.isfinite() else reason):
-        return known
+    yield None if loss.isfinite() else f"the loss is {loss.item()}, though the output of every module is finite"
     trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     bad = [n for n, g in zip(trained, gradients, strict=True) if g is not None and not g.norm().isfinite()]
-    reason = f"the loss is {loss.item():.4g}, but its gradient is not finite, first that of {bad[-1]}" if bad else None
-    return _first_reason(reason)  # gradients come from the last layer to the first
-
-
-def _first_reason(reason: str | None) -> str | None:
-    """The reason of the first rank that has one."""
-    return next((known for known in distributed.all_gather(reason) if known), None)
+    if bad:  # gradients come from the last layer to the first
+        yield f"the loss is {loss.item():.4g}, but its gradient is not finite, first that of {bad[-1]}"
+    else:
+        yield None
