@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..data.index import require_file
 from ..data.loading import MAX_UNCROPPED_SIDE
 from ..engine.checkpoint import Trained, parse_card
-from ..engine.predict import AT_ONCE
+from ..engine.predict import VIEWS_PER_BATCH
 from ..extras import need
 from ..text import counted, first_line
 
@@ -82,7 +82,7 @@ def find_dangers(model: Any, onnx: Any) -> Iterator[str]:
 def get_arena_limit(about: Trained) -> int:
     """The arena limit in bytes."""
     view = about.task.view_in_test(about.config.data)
-    images = min(AT_ONCE, view.clips * view.crops) * (view.frames if about.task.has_frames else 1)
+    images = min(VIEWS_PER_BATCH, view.clips * view.crops) * (view.frames if about.task.has_frames else 1)
     return max(LEAST, TIMES * images * 3 * (view.size or MAX_UNCROPPED_SIDE) ** 2 * 4)
 
 
