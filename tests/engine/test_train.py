@@ -36,8 +36,6 @@ from tests.engine.forks import run_command, start, wait
 ROOT = Path(__file__).parents[2]
 VARIANTS = {
     "plain": {},
-    "accumulate": {"optim__accumulate": 2},
-    "ema": {"optim__ema": 0.9},
     "adamw": {"optim__optimizer": "adamw", "optim__lr": 0.01, "optim__layer_decay": 0.7, "optim__decay_norms": False},
     "frozen": {"optim__freeze": ["conv1", "norm1"], "optim__ema": 0.5},
     "test_every": {"test_every": 2},
@@ -120,12 +118,12 @@ def test_train_resume_may_die_again(run, tmp_path, monkeypatch):
     assert_same_run(run(resume=True, runs=tmp_path / "part", **settings), whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, number):
+@pytest.mark.parametrize(("number", "steps"), [(signal.SIGINT, range(6)), (signal.SIGTERM, (2, 5))])
+def test_train_saves_and_stops_when_it_is_asked_to(run, tmp_path, monkeypatch, number, steps):
     settings = {"model__dropout": 0.5}
     whole, handler = run(runs=tmp_path / "whole", **settings), signal.getsignal(number)
     backward = Loop.backward
-    for k in range(6):
+    for k in steps:
 
         def step(self, batch, batch_number, last_part, k=k):
             if batch_number == k:
