@@ -39,16 +39,8 @@ ONE_STEP = {
     "name": "one_step",
 }
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
-SCRIPT = """
-import atexit, json, os, shutil, sys
-from pathlib import Path
-
-@atexit.register
-def none_is_left():  # a thread that talks to other processes would abort Python at its end, now and then
-    for file in Path("/proc/self/task").glob("*/comm"):
-        if "gloo" in file.read_text():
-            os._exit(3)
-
+TRAIN = """
+import json, os, shutil, signal, sys
 import torch
 torch.set_num_threads(1)
 from cgnl.cli import main
@@ -70,22 +62,23 @@ loop.write = copying
 for settings, resume in json.loads(sys.argv[1]):
     last = train(load("parts", settings), resume).folder / "last.ckpt"
 print("MARK", flush=True)
-if "eval" in sys.argv:
-    main(["eval", str(last), "--json", "devices=2", "accelerator=cpu"])
 """
+END = """
+import atexit, os
+from pathlib import Path
 
-
+@atexit.register
+def none_is_left():  # a thread that talks to other processes would abort Python at its end, now and then
+    for file in Path("/proc/self/task").glob("*/comm"):
+        if "gloo" in file.read_text():
+            os._exit(3)
+"""
+EVAL = 'main(["eval", str(last), "--json", "devices=2", "accelerator=cpu"])'
 DEADLY = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from cgnl.cli import main
 from cgnl.data.transforms import generator
 from cgnl.engine.distributed import is_rank_zero
 from cgnl.engine.loop import Loop
 from cgnl.engine.tasks import Images
-from tests.engine.conftest import register
-register()
 backward, compute_loss = Loop.backward, Images.loss
 
 def deadly(self, *batch):
@@ -100,8 +93,8 @@ def faulty(self, model, batch):
 
 Loop.backward, Images.loss = deadly, faulty
 if "TORCHELASTIC_RUN_ID" in os.environ:
-    assert main(["train", "parts", "name=nan", *sys.argv[1:]]) == 2
-sys.exit(main(["train", "parts", "name=killed", *sys.argv[1:]]))
+    assert main(["train", "parts", "name=nan", *sys.argv[2:]]) == 2
+sys.exit(main(["train", "parts", "name=killed", *sys.argv[2:]]))
 """
 FRAGILE = """
 import os, signal, sys
@@ -127,13 +120,6 @@ LOST = (
 )
 
 
-def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> str:
-    """Run the script in a process of its own, and give what it prints."""
-    done = call(folder, SCRIPT, *arguments, launcher=launcher)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def call(
     folder: Path, script: str, *arguments: str, launcher: tuple[str, ...] = ()
 ) -> "subprocess.CompletedProcess[str]":
@@ -155,6 +141,11 @@ def make_settings(folder: Path, base: dict, **changes) -> dict:
     return {**base, "devices": 2, "runs": str(folder), **changes}
 
 
+def several(folder: Path) -> list[str]:
+    """The run of ``launched``, for the command."""
+    return [word for word in options(**GIVEN, devices=2, runs=folder) if not word.startswith("name=")]
+
+
 def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], str]) -> tuple[Path, str]:
     """A folder that is filled once, whichever processes test in parallel, and what was printed meanwhile."""
     base = tmp_path_factory.getbasetemp()
@@ -172,7 +163,9 @@ def launched(tmp_path_factory):
     """A run whose second process is started by the first: its folder, what it said, and what its test printed."""
 
     def make(folder: Path) -> str:
-        return start(folder, json.dumps([[make_settings(folder, SEVERAL), False]]), "eval")
+        done = call(folder, END + TRAIN + EVAL, json.dumps([[make_settings(folder, SEVERAL), False]]))
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
 
     folder, out = once(tmp_path_factory, "launched", make)
     *said, printed = out.split("MARK\n")  # each process says so
@@ -181,7 +174,10 @@ def launched(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def torchrun(tmp_path_factory):
-    """The folder of runs whose processes are started by torchrun: whole, of one step, and from the middle on."""
+    """A folder of runs in processes that torchrun has started, and how these ended.
+
+    A run is whole, one of a single step, one goes on from the middle, one has a NaN on rank 1, and one loses rank 1.
+    """
 
     def make(folder: Path) -> str:
         runs = [
@@ -189,9 +185,11 @@ def torchrun(tmp_path_factory):
             [make_settings(folder, ONE_STEP), False],
             [make_settings(folder, SEVERAL, name="middle"), True],
         ]
-        return start(folder, json.dumps(runs), launcher=TORCHRUN)
+        done = call(folder, TRAIN + DEADLY, json.dumps(runs), *several(folder), launcher=TORCHRUN)
+        return json.dumps([done.returncode, done.stdout, done.stderr])
 
-    return once(tmp_path_factory, "torchrun", make)[0]
+    folder, ended = once(tmp_path_factory, "torchrun", make)
+    return folder, *json.loads(ended)
 
 
 @pytest.fixture
@@ -222,12 +220,12 @@ def test_train_in_processes_it_starts_equals_one(launched, alone):
 
 @pytest.mark.long
 def test_train_in_processes_of_torchrun_equals_one(torchrun, alone):
-    assert_near(weights(alone / "last.ckpt"), weights(torchrun / "run" / "last.ckpt"))
-    assert_same_table(torchrun / "run", alone)
+    assert_near(weights(alone / "last.ckpt"), weights(torchrun[0] / "run" / "last.ckpt"))
+    assert_same_table(torchrun[0] / "run", alone)
 
 
 def test_train_in_processes_tests_every_sample_once(launched, torchrun):
-    for folder in (launched[0], torchrun / "run"):
+    for folder in (launched[0], torchrun[0] / "run"):
         assert [row["test_count"] for row in table(folder)] == ["13", "13"]
         assert json.loads((folder / "results.json").read_text())["test_count"] == 13
 
@@ -247,7 +245,7 @@ def test_train_in_processes_sums_the_gradients_of_all_samples(torchrun):
     labels = torch.tensor([sample.label for sample in samples])
     loss = F.cross_entropy(network(normalized(torch.stack([sample.pixels for sample in samples]))), labels)
     loss.backward()
-    end = open_trained(torchrun / "one_step" / "last.ckpt").network.state_dict()
+    end = open_trained(torchrun[0] / "one_step" / "last.ckpt").network.state_dict()
     for name, value in network.named_parameters():
         assert value.grad is not None
         moved = (value.detach() - end[name]) / (0.8 * 8 / 256)
@@ -255,9 +253,9 @@ def test_train_in_processes_sums_the_gradients_of_all_samples(torchrun):
 
 
 def test_train_in_processes_goes_on_from_the_middle_of_an_epoch(torchrun):
-    assert torch.load(torchrun / "middle" / "last.ckpt", weights_only=True)["global_step"] == 12
-    assert_near(weights(torchrun / "run" / "last.ckpt"), weights(torchrun / "middle" / "last.ckpt"))
-    assert_same_table(torchrun / "middle", torchrun / "run")
+    assert torch.load(torchrun[0] / "middle" / "last.ckpt", weights_only=True)["global_step"] == 12
+    assert_near(weights(torchrun[0] / "run" / "last.ckpt"), weights(torchrun[0] / "middle" / "last.ckpt"))
+    assert_same_table(torchrun[0] / "middle", torchrun[0] / "run")
 
 
 def test_eval_command_in_processes_prints_once(launched):
@@ -269,14 +267,9 @@ def test_eval_command_in_processes_prints_once(launched):
     assert tested["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-5)
 
 
-def several(folder: Path) -> list[str]:
-    """The run of ``launched``, for the command."""
-    return [word for word in options(**GIVEN, devices=2, runs=folder) if not word.startswith("name=")]
-
-
 @pytest.mark.long
 def test_train_that_lost_a_process_it_started_says_so_and_goes_on(alone, run, tmp_path):
-    ended = call(tmp_path, DEADLY, *several(tmp_path))
+    ended = call(tmp_path, TRAIN + DEADLY, "[]", *several(tmp_path))
     assert (ended.returncode, ended.stderr) == (2, LOST)
     folder = tmp_path / "killed"
     assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 6
@@ -285,14 +278,14 @@ def test_train_that_lost_a_process_it_started_says_so_and_goes_on(alone, run, tm
     assert_same_table(folder, alone)
 
 
-def test_train_that_lost_a_process_of_torchrun_ends(tmp_path):
-    ended = call(tmp_path, DEADLY, *several(tmp_path), launcher=TORCHRUN)
-    assert ended.returncode == 1
-    assert LOST in ended.stderr or "stopped: the same command with --resume" in ended.stdout
-    assert "Signal 9 (SIGKILL) received" in ended.stderr
-    assert torch.load(tmp_path / "killed" / "last.ckpt", weights_only=True)["global_step"] == 6
+def test_train_that_lost_a_process_of_torchrun_ends(torchrun):
+    folder, status, out, err = torchrun
+    assert status == 1
+    assert LOST in err or "stopped: the same command with --resume" in out
+    assert "Signal 9 (SIGKILL) received" in err
+    assert torch.load(folder / "killed" / "last.ckpt", weights_only=True)["global_step"] == 6
     said = "cgnl train: step 4: the loss is nan, though the output of every module is finite: lower optim.lr"
-    assert ended.stderr.count(said) == 2  # each process, though only one of them has seen it
+    assert err.count(said) == 2  # each process, though only one of them has seen it
 
 
 @pytest.mark.long
