@@ -45,7 +45,7 @@ class Trained:
 
 def write(checkpoint: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint whole, or not at all."""
-    size = sum(value.nbytes for value in tree_leaves(checkpoint) if isinstance(value, torch.Tensor))
+    size = sum(v.numel() * v.element_size() for v in tree_leaves(checkpoint) if isinstance(v, torch.Tensor))
     with whole_file(path, size) as file:
         torch.save(dict(checkpoint), file)
 
