@@ -65,7 +65,7 @@ def test_train_resume_after_a_death_in_any_step_ends_the_same(run, tmp_path, mon
     whole = run(runs=tmp_path / "whole", **settings)
     batches = whole.rows[-1]["step"] * settings.get("optim__accumulate", 1)
     assert batches >= 6
-    for k in range(batches):
+    for k in (1, 4) if variant == "workers" else range(batches):  # to start workers takes longest
         with monkeypatch.context() as patch:
             dying(patch, k)
             with pytest.raises(Death):
