@@ -61,11 +61,11 @@ def count_confusions(predictions: Iterable[Prediction]) -> Counter[tuple[int | s
     return Counter((p.label, p.predicted) for p in predictions)
 
 
-def calibrate(predictions: Iterable[Prediction], bins: int = BINS) -> list[Bin]:
+def calibrate(predictions: Iterable[Prediction]) -> list[Bin]:
     """Predictions in bins of equal width by their score."""
-    parts: list[list[Prediction]] = [[] for _ in range(bins)]
+    parts: list[list[Prediction]] = [[] for _ in range(BINS)]
     for p in predictions:
-        parts[min(int(p.score * bins), bins - 1) if p.score >= 0 else 0].append(p)  # NaN spoils a bin, as it should
+        parts[min(int(p.score * BINS), BINS - 1) if p.score >= 0 else 0].append(p)  # NaN spoils a bin, as it should
     nothing = Bin(0, math.nan, math.nan)
     return [Bin(len(b), fmean(p.score for p in b), fmean(p.right for p in b)) if b else nothing for b in parts]
 

@@ -1,6 +1,5 @@
 """``cgnl eval``: test checkpoints by the full protocol."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,6 @@ def prepare(
     if root and not is_there(root) and "root" not in overrides.get("data", {}):
         raise ValueError(f"{checkpoint} was trained on {root}, which is not here: data.root=FOLDER says where it is")
     dataset = open_dataset(config.data)
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset=dataset.name))
     if (dataset.classes, dataset.kind, dataset.ids) != (trained.classes, trained.kind, trained.ids):
         ours, theirs = (f"{counted(len(of.classes), 'class')} of {of.kind}" for of in (trained, dataset))
         raise ValueError(f"{checkpoint} knows {ours}, and not the {theirs} of {dataset.name}")

@@ -183,7 +183,6 @@ class Loop:
         self.step += 1
 
     def lr_factor(self, step: int) -> float:
-        """Factor on the learning rate in step number ``step``, counted from 0."""
         return lr_factor(self.config.optim, self.steps_per_epoch, step)
 
     def check_steps(self, now: bool = True) -> None:
