@@ -36,7 +36,7 @@ def test_data_says_which_words_an_action_takes(cgnl, action):
         (["show", "parts", "recipe=prts"], "there is no recipe 'prts'"),
         (["show", "parts", "data.augmnt=rand"], "'data.augmnt'; did you mean data.augment?"),
         (["show", "parts", "data.cutmix=1", "optim.batch_size=1"], "data.cutmix = 1.0 needs at least two samples"),
-        (["show", "folder", "dataset=coco", "data.jitter=0.4"], "data.jitter = 0.4 is not possible for detection"),
+        (["show", "folder", "dataset=coco", "data.jitter=0.4"], "data.jitter = 0.4 is not possible for detectors"),
         (["check", "folder", "data.augment=rand"], "data.augment is for cgnl data show, not for check"),
     ],
 )
