@@ -39,4 +39,4 @@ def read_again(batches: DataLoader | CudaPrefetcher, number: int) -> Any:
     loader: Any = batches.batches if isinstance(batches, CudaPrefetcher) else batches
     sampler = copy.copy(loader.batch_sampler)
     sampler.first = number
-    return loader.collate_fn(loader.dataset.__getitems__(next(iter(sampler))))
+    return loader.dataset.__getitems__(next(iter(sampler)))
