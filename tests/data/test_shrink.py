@@ -183,16 +183,17 @@ def test_shrunk_clip_does_not_depend_on_what_was_in_memory(tmp_path):
             write_video(noise, Fraction(25, 3), Path(sys.argv[1], f"{i}.mp4"))
     """
     clips = []
-    for byte in ("1", "85", "170"):  # glibc fills new memory with it
+    for byte in ("1", "170"):  # glibc fills new memory with it
         subprocess.run([sys.executable, "-c", code, tmp_path], env=os.environ | {"MALLOC_PERTURB_": byte}, check=True)
         clips.append([path.read_bytes() for path in sorted(tmp_path.iterdir())])
-    assert clips[0] == clips[1] == clips[2]
+    assert clips[0] == clips[1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds children in /proc")
 def test_no_process_is_left_when_the_first_is_killed(tmp_path):
-    for i in range(200):
-        video(tmp_path / "in" / f"{i}.mp4", 30)
+    first = video(tmp_path / "in" / "0.mp4", 30)
+    for i in range(1, 400):
+        os.link(first, first.with_name(f"{i}.mp4"))
     words = ["data", "shrink", str(tmp_path / "in"), str(tmp_path / "out"), "workers=2"]
     parent = subprocess.Popen([sys.executable, "-m", "cgnl", *words], stdout=subprocess.DEVNULL)
     try:
