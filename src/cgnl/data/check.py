@@ -13,12 +13,12 @@ from .index import DatasetIndex, Kind, Sample, Scene, UnreadableError, name_some
 from .stored import File
 from .video import probe
 
-AT_ONCE = 1024
-"""Files queued for the threads at a time, so that a large dataset takes little memory."""
+CHUNK = 1024
+"""Samples queued at a time, so that a large dataset takes little memory."""
 
 
 class Size(NamedTuple):
-    """Of a sample that can be read."""
+    """The size of a readable sample."""
 
     height: int
     width: int
@@ -47,21 +47,15 @@ class Report:
 
 
 def check(index: DatasetIndex, min_frames: int = 1, workers: int = 2) -> Report:
-    """Decode every image, or probe every video, and count.
-
-    Args:
-        index: the dataset.
-        min_frames: videos with fewer frames are reported as too short.
-        workers: threads.
-    """
+    """Decode every image, or probe every video, in threads; videos of fewer frames are reported as too short."""
     if min_frames < 1 or workers < 1:
         raise ValueError(f"min_frames = {min_frames} and workers = {workers} must be at least 1")
     once = list({sample.path: sample for samples in index.splits.values() for sample in samples}.values())
     unreadable: dict[File, str] = {}
     short: dict[File, int] = {}
     with ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(once), AT_ONCE):
-            some = once[start : start + AT_ONCE]
+        for start in range(0, len(once), CHUNK):
+            some = once[start : start + CHUNK]
             for sample, result in zip(some, pool.map(lambda s: measure(s, index.kind), some), strict=True):
                 if isinstance(result, str):
                     unreadable[sample.path] = result

@@ -1,4 +1,4 @@
-"""Files inside of others, such as the members of a tar file: read where they are, and never unpacked."""
+"""Files inside other files, such as the members of a tar file: read in place, never unpacked."""
 
 import io
 from pathlib import Path, PurePosixPath
@@ -9,7 +9,7 @@ class StoredFile:
     """A file inside another, with the methods of ``Path`` that readers use."""
 
     file: str
-    """Its name in the dataset, such as ``cats/1.jpg``; nothing on the disk is called so."""
+    """Its name in the dataset, such as ``cats/1.jpg``; not a path on disk."""
 
     @property
     def name(self) -> str:

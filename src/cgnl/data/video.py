@@ -20,11 +20,11 @@ from .index import UnreadableError, is_image_file, refuse_endless
 from .stored import File, StoredFile, as_file
 
 MAX_FRAMES = 10**6
-"""Longest video: eleven hours."""
+"""Most frames of a video: eleven hours of it."""
 MAX_BYTES = 2 * 2**30
 """Most bytes decoded at once: 345 frames of full HD."""
 X264 = {"crf": "18", "x264-params": "mbtree=0"}
-"""Options of the encoder. Its macroblock tree reads memory that it never wrote: no two files would be the same."""
+"""Options of the encoder. With its macroblock tree (mbtree), it reads uninitialised memory, and files would differ."""
 
 Pick = Callable[[int], Sequence[int]]
 """From the number of frames of a video to the numbers of the frames to read."""
@@ -132,11 +132,9 @@ def _check_bytes(path: File, count: int, height: int, width: int) -> None:
 
 
 def _stack(decoded: dict[int, Tensor], indices: Sequence[int], height: int, width: int) -> Tensor:
-    """The frames in the order of ``indices``, with repeats."""
-    frames = torch.empty(len(indices), 3, height, width, dtype=torch.uint8)
-    for frame, index in zip(frames, indices, strict=True):
-        frame.copy_(decoded[index])
-    return frames  # [T, 3, H, W]
+    """The frames in the order of ``indices``, with repeats. [T, 3, H, W]."""
+    empty = torch.empty(0, 3, height, width, dtype=torch.uint8)
+    return torch.stack([decoded[index] for index in indices]) if indices else empty
 
 
 # Folders of frames
