@@ -23,6 +23,7 @@ from cgnl.data.loading import (
     TrainSet,
     View,
     make_loader,
+    read_again,
 )
 from cgnl.data.sources import CachedSource, FileSource, SyntheticSource
 from cgnl.data.transforms import generator, random_crop, resize
@@ -425,6 +426,16 @@ def test_batch_resized_later_is_the_batch_resized_at_once():
     assert moved.shapes == ()
     assert torch.equal(moved.pixels, at_once.pixels)
     assert torch.equal(moved.labels, at_once.labels)
+
+
+@pytest.mark.parametrize("number", [0, 4, 5])
+def test_read_again_gives_the_same_batch(number):
+    samples = TrainSet(SyntheticSource("parts", 0, 24), View(None, frames=1, stride=1), seed=0, bad_limit=0)
+    batches = make_loader(samples, TrainBatchSampler(24, 8, epochs=2, seed=0), workers=0)
+    expected, again = list(batches)[number], read_again(batches, number)
+    assert torch.equal(again.pixels, expected.pixels)
+    assert torch.equal(again.labels, expected.labels)
+    assert torch.equal(again.samples, expected.samples)
 
 
 # augmentation

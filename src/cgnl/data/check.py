@@ -9,8 +9,7 @@ from typing import NamedTuple
 from ..text import counted
 from .detection import read_scene
 from .images import read_image
-from .index import DatasetIndex, Kind, Sample, Scene, UnreadableError, name_some
-from .stored import File
+from .index import DatasetIndex, File, Kind, Sample, Scene, UnreadableError, name_some
 from .video import probe
 
 CHUNK = 1024

@@ -1,15 +1,15 @@
 """A dataset before anything is decoded: classes, splits, and the file of each sample."""
 
 import hashlib
+import io
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any, Literal, NamedTuple, TypeVar
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
 
 from ..text import counted, first_line, printable
-from .stored import File
 
 T = TypeVar("T")
 Kind = Literal["images", "videos", "objects"]
@@ -27,6 +27,40 @@ TEST_FOLDERS = ("test", "val", "valid", "validation")
 SPLITS = ("train", *TEST_FOLDERS)
 MAX_NAMED = 10
 """Problems of a kind that are described one by one; the rest are counted."""
+
+
+class StoredFile:
+    """A file inside another, such as a member of a tar file, with the methods of ``Path`` that readers use.
+
+    It is read in place and never unpacked.
+    """
+
+    file: str
+    """Its name in the dataset, such as ``cats/1.jpg``; not a path on disk."""
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.file).name
+
+    @property
+    def parent(self) -> PurePosixPath:
+        return PurePosixPath(self.file).parent
+
+    def is_dir(self) -> bool:
+        return False
+
+    def is_file(self) -> bool:
+        return True
+
+    def read_bytes(self) -> bytes:
+        """Its content; raises ``UnreadableError`` or ``OSError``."""
+        raise NotImplementedError
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.read_bytes())
+
+
+File = Path | StoredFile
 
 
 def is_image_file(path: Path | str) -> bool:

@@ -1,11 +1,12 @@
 """Batches of views. They depend on seed, epoch and sample alone, not on the worker or rank that loads them."""
 
+import copy
 import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple, TypeVar
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from .video import clip_indices, spread_clip_starts
 
 MAX_UNCROPPED_SIDE = 1024
 """Longest side of a square input that is not cropped."""
-NO_AUGMENTATION = Augmentation()
 K = TypeVar("K", int, "EpochSample")
 T = TypeVar("T")
 
@@ -96,11 +96,7 @@ def read_all(
 ) -> tuple[list[T], tuple[str, ...]]:
     """Read the sample of each key, or one of the ``bad_limit`` next; also return what is wrong with the others.
 
-    Args:
-        read: takes a key and the number of the sample to read for it.
-        keys: numbers of samples, or samples in an epoch.
-        count: the number of all samples.
-        bad_limit: how many others are tried.
+    ``read`` takes a key and the number of a sample, of which there are ``count``.
     """
     found, problems = [], []
     for key in keys:
@@ -114,6 +110,7 @@ def read_all(
     return found, tuple(problems)
 
 
+@dataclass(eq=False)
 class TrainSet(Dataset[Batch]):
     """A random view of each sample. One that cannot be read is replaced by the next that can.
 
@@ -121,18 +118,16 @@ class TrainSet(Dataset[Batch]):
     augmented are resized first, so it has no effect on them.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        view: View,
-        seed: int,
-        bad_limit: int,
-        resize_later: bool = False,
-        augmentation: Augmentation = NO_AUGMENTATION,
-    ):
-        self.source, self.view, self.seed, self.bad_limit = source, view, seed, bad_limit
-        self.augmentation = augmentation
-        self.resize_later = resize_later and view.size is not None and not augmentation.changes_samples
+    source: Source
+    view: View
+    seed: int
+    bad_limit: int
+    resize_later: bool = False
+    augmentation: Augmentation = field(default_factory=Augmentation)
+
+    def __post_init__(self) -> None:
+        if self.view.size is None or self.augmentation.changes_samples:
+            self.resize_later = False
 
     def __getitems__(self, keys: Sequence[EpochSample]) -> Batch:
         found, problems = read_all(self._read, keys, len(self.source), self.bad_limit)
@@ -160,11 +155,12 @@ class TrainSet(Dataset[Batch]):
         return key, part, flip, self.source.label(index), index
 
 
+@dataclass(eq=False)
 class EvalSet(Dataset[Batch]):
     """All views of each sample, [V, ...]: the centre of an image, or crops of clips of a video."""
 
-    def __init__(self, source: Source, view: View):
-        self.source, self.view = source, view
+    source: Source
+    view: View
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         found, problems = read_all(self._read, indices, len(self.source))
@@ -309,6 +305,39 @@ def make_loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bo
         prefetch_factor=4 if workers else None,
         worker_init_fn=_outlive_signals if workers else None,
     )
+
+
+@dataclass(frozen=True)
+class CudaPrefetcher:
+    """Batches copied to a GPU and resized there on a stream of their own, while it computes the step before."""
+
+    batches: DataLoader
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        stream, batches = torch.cuda.Stream(self.device), iter(self.batches)
+        while True:
+            with torch.cuda.stream(stream):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch = batch.to(self.device)
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(stream)
+            for tensor in batch.tensors():
+                tensor.record_stream(current)  # or its memory would be reused before the step has read it
+            yield batch
+
+
+def read_again(batches: DataLoader | CudaPrefetcher, number: int) -> Any:
+    """One of the training batches, by its number, read once more by this process."""
+    loader: Any = batches.batches if isinstance(batches, CudaPrefetcher) else batches
+    sampler = copy.copy(loader.batch_sampler)
+    sampler.first = number
+    return loader.dataset.__getitems__(next(iter(sampler)))
 
 
 def count_cores() -> int:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from ..atomic_io import make_folder, whole_file, write_text
 from ..text import counted
-from .index import DatasetIndex, Sample, require_new_folder
+from .index import DatasetIndex, File, Sample, StoredFile, require_new_folder
 from .shards import BLOCK, CLASSES, INDEX
-from .stored import File, StoredFile
 
 
 class Packed(NamedTuple):

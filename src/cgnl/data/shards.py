@@ -21,6 +21,7 @@ from .index import (
     SPLITS,
     DatasetIndex,
     Sample,
+    StoredFile,
     UnreadableError,
     decide_kind,
     is_image_file,
@@ -31,7 +32,6 @@ from .index import (
     require_inside,
     sort_classes,
 )
-from .stored import StoredFile
 from .streams import RemoteShard, Stream, is_address
 
 INDEX, CLASSES = "shards.json", "classes.txt"

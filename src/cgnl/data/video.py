@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ..extras import need
 from .images import MAX_PIXELS, check_size, is_empty, read_image, resize_by_area
-from .index import UnreadableError, is_image_file, refuse_endless
-from .stored import File, StoredFile, as_file
+from .index import File, StoredFile, UnreadableError, is_image_file, refuse_endless
 
 MAX_FRAMES = 10**6
 """Most frames of a video: eleven hours of it."""
@@ -57,9 +56,8 @@ class VideoInfo:
     """Frames per second, if the file says it."""
 
 
-def probe(path: File | str) -> VideoInfo:
+def probe(path: File) -> VideoInfo:
     """Count the frames of a video without decoding them, whatever its header says."""
-    path = as_file(path)
     if isinstance(path, Path) and path.is_dir():
         files = _frame_files(path)
         _, height, width = read_image(files[0]).shape
@@ -67,7 +65,7 @@ def probe(path: File | str) -> VideoInfo:
     return _scan(path)
 
 
-def read_frames(path: File | str, indices: Sequence[int] | Pick, resize: Resize | None = None) -> Tensor:
+def read_frames(path: File, indices: Sequence[int] | Pick, resize: Resize | None = None) -> Tensor:
     """Read the frames with these numbers, uint8 [T, 3, H, W], in any order and with repeats.
 
     Each call opens the file for itself, so threads may call at once. A frame number out of range raises
@@ -78,7 +76,6 @@ def read_frames(path: File | str, indices: Sequence[int] | Pick, resize: Resize 
         indices: counted from 0 in display order, or a function from the number of frames to them.
         resize: the size to bring each frame to as soon as it is decoded.
     """
-    path = as_file(path)
     if isinstance(path, Path) and path.is_dir():
         return _read_folder(path, indices, resize)
     return _read_file(path, indices, resize)
