@@ -33,7 +33,6 @@ def same(one: nn.Module, other: nn.Module) -> bool:
         {"block": cgnl.NonLocal, "subsample": True},
         {"head": "covariance", "reduced": 24},
         {"head": "bilinear", "reduced": 24, "block": "cgnl"},
-        {"head": "compact"},
     ],
     ids=str,
 )
