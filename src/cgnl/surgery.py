@@ -111,7 +111,7 @@ def insert(
                     break
                 _detach(model, module)
             else:
-                raise ValueError(f"after {name!r}: wherever the block is registered, other modules run than before")
+                raise ValueError(f"after {name!r}: the block changes which other modules run, wherever it is")
     except Exception:
         for _, _, module in built:
             _detach(model, module)

@@ -168,9 +168,7 @@ class EvalSet(Dataset[Batch]):
         return _batch(labels, samples, problems, torch.stack(views) if views else pack([]))
 
     def _read(self, _: int, index: int) -> tuple[Tensor, int, int]:
-        return self._views(index), self.source.label(index), index
-
-    def _views(self, index: int) -> Tensor:
+        """The views, label and number of a sample."""
         view = self.view
         pixels = self.source.read(index, self._frames)
         height, width = pixels.shape[-2:]
@@ -181,9 +179,9 @@ class EvalSet(Dataset[Batch]):
             raise UnreadableError(self.source.name(index), reason)
         else:
             pixels = pixels[None]
-        if pixels.ndim == 4:  # an image
-            return pixels
-        return pixels.unflatten(1, (view.clips, view.frames)).flatten(0, 1)  # [crops * clips, T, 3, H, W]
+        if pixels.ndim == 5:  # [crops, clips * T, 3, H, W] -> [crops * clips, T, 3, H, W]
+            pixels = pixels.unflatten(1, (view.clips, view.frames)).flatten(0, 1)
+        return pixels, self.source.label(index), index
 
     def _frames(self, count: int) -> list[int]:
         view = self.view
@@ -299,7 +297,7 @@ def make_loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bo
         dataset,
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_keep,
+        collate_fn=_pass_through,
         pin_memory=pin_memory,
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
@@ -345,7 +343,7 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _keep(batch: T) -> T:
+def _pass_through(batch: T) -> T:
     """In place of collating: datasets with ``__getitems__`` return batches."""
     return batch
 

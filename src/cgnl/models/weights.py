@@ -20,7 +20,7 @@ BODY, HEAD = "backbone.body.", "roi_heads.box_head."
 """Where a Mask R-CNN keeps the stages of its ResNet: all of them in the body, or res5 in the head."""
 CLASSIFIERS = ("fc.", "roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
 """Layers whose size is the number of classes."""
-SOMETIMES = (".num_batches_tracked", ".eps")
+NORM_EXTRAS = (".num_batches_tracked", ".eps")
 """Entries that a frozen norm accepts but does not always have."""
 
 
@@ -75,7 +75,7 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     norms = tuple(f"{n}." for n, module in model.named_modules() if hasattr(module, "running_var"))
     problems = {
         "missing": [name for name in new if name not in allowed],
-        "unexpected": [n for n in state if n not in here and not (n.startswith(norms) and n.endswith(SOMETIMES))],
+        "unexpected": [n for n in state if n not in here and not (n.startswith(norms) and n.endswith(NORM_EXTRAS))],
         "of another shape": [n for n in state if n in here and state[n].shape != here[n].shape],
         "not finite": find_nonfinite(state),
     }
