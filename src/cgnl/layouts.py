@@ -95,7 +95,7 @@ def find_features(
         return Features(layout, width, ndim, prefix, guessed=prefix > 0)
     shapes = _check_shapes(name, outputs)
     if layout == "auto":
-        found = {_see_layout(name, modules, shape, width) for shape in shapes}
+        found = {_observed_layout(name, modules, shape, width) for shape in shapes}
         if len(found) > 1:
             raise ValueError(f"{name!r} is called several times, with other layouts: name a module that is called once")
         layout = found.pop()
@@ -121,27 +121,28 @@ def _check_shapes(name: str, outputs: Sequence[object]) -> list[torch.Size]:
     return [output for output in outputs if isinstance(output, torch.Size)]
 
 
-def _see_layout(name: str, modules: Modules, shape: torch.Size, width: int | None) -> str:
+def _observed_layout(name: str, modules: Modules, shape: torch.Size, width: int | None) -> str:
     """The layout of an output by its shape and the layers around it: another axis may be as long as the channels."""
     first, last = shape[1] == width, shape[-1] == width
-    told = _tell_layout(name, modules)
+    declared = _declared_layout(name, modules)
     flattened = len(shape) == 3 and (_read_layers(name, modules)[1] or 1) > 1  # convolutions have more axes than it
-    if told == "channels_first" and flattened:
-        told = None
+    if declared == "channels_first" and flattened:
+        declared = None
     last_layout = "tokens" if len(shape) == 3 else "channels_last"
     if first == last:
-        if told is None or (not first and told != "channels_first"):  # what concatenates has more than its last layer
+        # A module that concatenates has more channels than its last layer.
+        if declared is None or (not first and declared != "channels_first"):
             which = f"are its {width} channels" if first else "are the channels"
             raise ValueError(
                 f"cannot tell which axis of the output of {name!r}, {list(shape)}, {which}: give "
                 f"layout='channels_first' or layout={last_layout!r}{', or an example of another size' * first}"
             )
-        layout = last_layout if told in ("channels_last", "tokens") else "channels_first"
+        layout = last_layout if declared in ("channels_last", "tokens") else "channels_first"
     else:
         layout = "channels_first" if first else last_layout
-        if told is not None and (told == "channels_first") != first:
+        if declared is not None and (declared == "channels_first") != first:
             raise ValueError(
-                f"the output of {name!r}, {list(shape)}, seems to be {layout}, and its layers {told}: give layout="
+                f"the output of {name!r}, {list(shape)}, seems to be {layout}, and its layers {declared}: give layout="
             )
     if layout == "tokens":
         _check_batch_first(name, modules)
@@ -150,7 +151,7 @@ def _see_layout(name: str, modules: Modules, shape: torch.Size, width: int | Non
 
 def _guess_layout(name: str, modules: Modules) -> str:
     """The layout of a module's output, without running it."""
-    layout = _tell_layout(name, modules)
+    layout = _declared_layout(name, modules)
     if layout == "tokens":
         _check_batch_first(name, modules)
     axis = _channels_axis(modules[name]) or _axis_before(name, modules)
@@ -162,7 +163,7 @@ def _guess_layout(name: str, modules: Modules) -> str:
     return layout or "channels_first"
 
 
-def _tell_layout(name: str, modules: Modules) -> str | None:
+def _declared_layout(name: str, modules: Modules) -> str | None:
     """The layout by the module's layers and class, or None if they leave it open."""
     axis = _channels_axis(modules[name])
     if axis == "moved":
@@ -217,11 +218,7 @@ def _count_prefix(name: str, modules: Modules, tokens: int | None) -> int:
 
 def _is_missing(prefix: int, tokens: int) -> bool:
     """Whether so many tokens are a square grid as they are, and not without a prefix."""
-    return _is_square(tokens) and not _is_square(tokens - prefix)
-
-
-def _is_square(number: int) -> bool:
-    return number >= 0 and math.isqrt(number) ** 2 == number
+    return [n >= 0 and math.isqrt(n) ** 2 == n for n in (tokens, tokens - prefix)] == [True, False]
 
 
 def _check_batch_first(name: str, modules: Modules) -> None:
@@ -284,7 +281,7 @@ def _read_layers(name: str, modules: Modules) -> tuple[int | None, int | None]:
     inside = [modules[n] for n in modules if n == name or n.startswith(f"{name}.")]
     layers = [layer for layer in _layers_before(name, modules) + inside if not _is_gate(layer)]
     width = next((w for layer in reversed(layers) if (w := _width(layer))), None)
-    ndim = next((n for layer in reversed(layers) if (n := _ndim(layer))), None)
+    ndim = next((len(n.kernel_size) for n in reversed(layers) if isinstance(n, nn.modules.conv._ConvNd)), None)
     if isinstance(target, nn.LayerNorm):
         width = target.normalized_shape[-1]
     return width, ndim
@@ -305,7 +302,3 @@ _WIDTHS: dict[type[nn.Module], str] = {
 
 def _width(layer: nn.Module) -> int | None:
     return next((getattr(layer, attribute) for kind, attribute in _WIDTHS.items() if isinstance(layer, kind)), None)
-
-
-def _ndim(layer: nn.Module) -> int | None:
-    return len(layer.kernel_size) if isinstance(layer, nn.modules.conv._ConvNd) else None

@@ -5,7 +5,7 @@ import difflib
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from . import blocks as _blocks
-from .layouts import Adapter, Features, find_features, runs_in_order
+from .layouts import Adapter, Features, Modules, find_features, runs_in_order
 from .ops.kernels import GaussianRBF
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -39,7 +39,7 @@ FIVE_BLOCKS = {
 }
 """Two blocks in res3 and three in res4, by depth. Other code bases place them differently."""
 
-ELSEWHERE = "name modules with after= in Python, or model.after= for cgnl train"
+NAME_MODULES = "name modules with after= in Python, or model.after= for cgnl train"
 
 
 def insert(
@@ -86,9 +86,12 @@ def insert(
     for name in names:
         _check_target(name, modules)
     if isinstance(block, nn.Module):
-        raise ValueError(f"block is one {type(block).__name__}: give what makes them, such as its class")
+        raise ValueError(
+            f"block is an instance of {type(block).__name__}: give its class, or a function that makes one"
+        )
     shared = [name for name in names if _is_shared(model, name)]
-    before = _run(model, modules, example, shared, watched=names) if example is not None else None
+    run = functools.partial(_run, model, example, shared)
+    before = run(modules, watched=names) if example is not None else None
     outputs = before.outputs if before else {}
     if missed := [name for name, found in outputs.items() if not found]:
         raise ValueError(f"the example never reached {', '.join(missed)}")
@@ -103,15 +106,15 @@ def insert(
     try:
         for name, label, module in built:
             for spot in _find_spots(model, name, label, name in shared):
-                _place(modules[name], module, *spot)
-                if before is None or _is_unchanged(model, name, module, modules, example, shared, before):
+                _register(modules[name], module, *spot)
+                if before is None or _is_unchanged(run, before, modules, name, module):
                     break
-                _take_out(model, module)
+                _detach(model, module)
             else:
-                raise ValueError(f"after {name!r}: wherever the block is registered, other modules run than before")
+                raise ValueError(f"after {name!r}: the block changes which other modules run, wherever it is")
     except Exception:
         for _, _, module in built:
-            _take_out(model, module)
+            _detach(model, module)
         raise
     return model
 
@@ -119,7 +122,7 @@ def insert(
 def remove(model: Model) -> Model:
     """Remove every inserted block, in place."""
     for block in [module for module in model.modules() if _get_target(module)]:
-        _take_out(model, block)
+        _detach(model, block)
     return model
 
 
@@ -128,13 +131,13 @@ def _get_target(module: nn.Module | None) -> str | None:
     return getattr(module.block if isinstance(module, Adapter) else module, "_inserted_after", None)
 
 
-def _take_out(model: nn.Module, block: nn.Module) -> None:
+def _detach(model: nn.Module, block: nn.Module) -> None:
     for module in list(model.modules()):
         for key, child in list(module._modules.items()):
             if child is block:
                 del module._modules[key]
         for key, hook in list(module._forward_hooks.items()):
-            if isinstance(hook, _Call) and hook.block is block:
+            if isinstance(hook, _BlockHook) and hook.block is block:
                 del module._forward_hooks[key]
 
 
@@ -165,17 +168,17 @@ def placement(name: str, blocks: int = 1) -> list[str]:
     """
     match = re.fullmatch(r"(?:(?:c2d|i3d)_|(maskrcnn)_)?resnet(\d+)(?(1)_(?:fpn|c4))(?:_caffe)?", name)
     if match is None or int(match[2]) not in STAGES:
-        raise ValueError(f"no placement is known for {name!r}: {ELSEWHERE}")
+        raise ValueError(f"no placement is known for {name!r}: {NAME_MODULES}")
     depth, within = int(match[2]), "backbone.body." if match[1] else ""
     if blocks == 1:
         return [f"{within}layer3.{STAGES[depth][2] - 2}"]
     if blocks == 5 and depth in FIVE_BLOCKS:
         return [f"{within}{layer}.{index}" for layer, places in FIVE_BLOCKS[depth].items() for index in places]
     known = "1 or 5" if depth in FIVE_BLOCKS else "1"
-    raise ValueError(f"no placement of blocks = {blocks} is known for {name!r} (only {known}): {ELSEWHERE}")
+    raise ValueError(f"no placement of blocks = {blocks} is known for {name!r} (only {known}): {NAME_MODULES}")
 
 
-class _Call:
+class _BlockHook:
     """Forward hook that sends a module's output through a block. An object, so that a copied model calls its copy."""
 
     def __init__(self, block: nn.Module):
@@ -185,7 +188,7 @@ class _Call:
         return self.block(output)
 
 
-def _check_target(name: str, modules: Mapping[str, nn.Module]) -> None:
+def _check_target(name: str, modules: Modules) -> None:
     """Raise for unknown modules, and for lists of modules, which are never called themselves."""
     if not name or name not in modules:
         close = difflib.get_close_matches(name, filter(None, modules), n=5, cutoff=0.5)
@@ -236,7 +239,7 @@ Spot = tuple[nn.Module, str, str | None]
 """The module to register a block on, its key there, and the child it follows in order, or None for a forward hook."""
 
 
-def _may_grow(module: nn.Module) -> bool:
+def _can_add_child(module: nn.Module) -> bool:
     """Whether a child can be added, because the forward does not loop over the children."""
     names = getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
     return not isinstance(module, _CONTAINERS) and _LOOPS.isdisjoint(names)
@@ -266,7 +269,7 @@ def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[S
         if shared:  # a hook would run after the others too
             return spots
     while True:
-        if _may_grow(parent) and not hasattr(parent, key):
+        if _can_add_child(parent) and not hasattr(parent, key):
             spots.append((parent, key, None))
         if parent is model:
             break
@@ -276,17 +279,17 @@ def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[S
         pass
     elif runs_in_order(target) and target._modules:
         spots.append((target, key, next(reversed(target._modules))))
-    elif _may_grow(target):
+    elif _can_add_child(target):
         spots.append((target, key, None))
     if not spots:
         raise ValueError("only containers surround it, and none can take another child: wrap the model in a module")
     return spots
 
 
-def _place(target: nn.Module, block: nn.Module, parent: nn.Module, key: str, follows: str | None) -> None:
+def _register(target: nn.Module, block: nn.Module, parent: nn.Module, key: str, follows: str | None) -> None:
     if follows is None:
         parent.add_module(key, block)
-        target.register_forward_hook(_Call(block))
+        target.register_forward_hook(_BlockHook(block))
         return
     children = list(parent._modules.items())
     before = {follows}  # the target and the blocks after it: a second block follows the first, as with hooks
@@ -308,7 +311,7 @@ class _Run(NamedTuple):
 
 
 @contextmanager
-def _told_apart(modules: Mapping[str, nn.Module], shared: Sequence[str]) -> Iterator[dict[str, nn.Module]]:
+def _separate_shared(modules: Modules, shared: Sequence[str]) -> Iterator[dict[str, nn.Module]]:
     """The modules, with a shallow copy for each shared name for a while, so that calls are counted by name."""
     twins = {}
     for name in shared:
@@ -322,9 +325,7 @@ def _told_apart(modules: Mapping[str, nn.Module], shared: Sequence[str]) -> Iter
             modules[name.rpartition(".")[0]]._modules[name.rpartition(".")[2]] = modules[name]
 
 
-def _run(
-    model: nn.Module, modules: Mapping[str, nn.Module], example, shared: Sequence[str], watched: Sequence[str] = ()
-) -> _Run:
+def _run(model: nn.Module, example, shared: Sequence[str], modules: Modules, watched: Sequence[str] = ()) -> _Run:
     """Run the example in eval mode, and record which modules are called."""
     calls: Counter[str] = Counter()
     outputs: dict[str, list] = {name: [] for name in watched}
@@ -334,7 +335,7 @@ def _run(
         if name in outputs:
             outputs[name].append(output.shape if isinstance(output, Tensor) else type(output))
 
-    with _told_apart(modules, shared) as apart, ExitStack() as hooks:
+    with _separate_shared(modules, shared) as apart, ExitStack() as hooks:
         for name, module in apart.items():
             hooks.enter_context(module.register_forward_hook(functools.partial(record, name=name)))
         with torch.no_grad(), in_eval_mode(model):
@@ -342,18 +343,10 @@ def _run(
     return _Run(calls, outputs, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
 
 
-def _is_unchanged(
-    model: nn.Module,
-    name: str,
-    block: nn.Module,
-    modules: Mapping[str, nn.Module],
-    example,
-    shared: Sequence[str],
-    before: _Run,
-) -> bool:
+def _is_unchanged(run: Callable[..., _Run], before: _Run, modules: Modules, name: str, block: nn.Module) -> bool:
     """Whether the model computes the same, with as many calls of each module, when the block returns its input."""
     with block.register_forward_hook(lambda _module, args, _output: args[0]):
-        now = _run(model, {**modules, "the block": block}, example, shared)
+        now = run({**modules, "the block": block})
     if now.calls != before.calls + Counter({"the block": before.calls[name]}):
         return False
     pairs = list(zip(now.result, before.result, strict=False))

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from cgnl.commands.data import data
-from cgnl.data.check import check
+from cgnl.data.check import Report, check, count_labels
 from cgnl.data.index import DatasetIndex
 from cgnl.data.readers import folder
 
@@ -47,25 +47,26 @@ def pictures(root: Path) -> Path:
 
 
 def test_good_images(tmp_path):
-    report = check(folder(pictures(tmp_path)))
-    assert report.counts == {"train": {"a": 2, "b": 1}, "test": {"a": 0, "b": 1}}
-    assert (report.unreadable, report.short, report.problems, report.faults) == ({}, {}, (), ())
-    assert report.usable
+    index = folder(pictures(tmp_path))
+    assert check(index) == Report({}, {}, ())
+    assert count_labels(index) == {"train": {"a": 2, "b": 1}, "test": {"a": 0, "b": 1}}
 
 
 def test_min_frames_is_not_for_images(tmp_path):
-    assert check(folder(pictures(tmp_path)), min_frames=64).usable
+    assert check(folder(pictures(tmp_path)), min_frames=64) == Report({}, {}, ())
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_truncated_image_is_named_and_skipped(tmp_path, workers):
     bad = truncated(pictures(tmp_path) / "train" / "a" / "0.jpg")
-    report = check(folder(tmp_path), workers=workers)
+    index = folder(tmp_path)
+    report = check(index, workers=workers)
     assert list(report.unreadable) == [bad]
     assert report.unreadable[bad].startswith(f"{bad} cannot be read: ")
     assert "\n" not in report.unreadable[bad]
-    assert report.counts["train"] == {"a": 3, "b": 1}
-    assert report.usable
+    assert count_labels(index)["train"] == {"a": 3, "b": 1}
+    assert count_labels(index, report.unreadable)["train"] == {"a": 2, "b": 1}
+    assert report.faults == ()
 
 
 def test_file_that_went_away_is_named(tmp_path):
@@ -77,9 +78,7 @@ def test_file_that_went_away_is_named(tmp_path):
 
 def test_class_with_bad_training_samples_only_is_not_usable(tmp_path):
     truncated(pictures(tmp_path) / "train" / "b" / "3.jpg")
-    report = check(folder(tmp_path))
-    assert report.faults == ("no readable training sample for class b",)
-    assert not report.usable
+    assert check(folder(tmp_path)).faults == ("no readable training sample for class b",)
 
 
 def test_split_with_bad_samples_only_is_not_usable(tmp_path):
@@ -89,9 +88,9 @@ def test_split_with_bad_samples_only_is_not_usable(tmp_path):
 
 def test_class_folder_without_files_is_not_usable(tmp_path):
     (pictures(tmp_path) / "train" / "c").mkdir()
-    report = check(folder(tmp_path))
-    assert report.problems == (f"{tmp_path / 'train' / 'c'} holds no images, video files or folders of frames",)
-    assert report.faults == ("no readable training sample for class c",)
+    index = folder(tmp_path)
+    assert index.problems == (f"{tmp_path / 'train' / 'c'} holds no images, video files or folders of frames",)
+    assert check(index).faults == ("no readable training sample for class c",)
 
 
 def test_many_empty_classes_are_counted(tmp_path):
@@ -113,12 +112,13 @@ def test_videos_unreadable_or_short(tmp_path):
     empty.touch()
     for i in range(2):
         image(tmp_path / "b" / "a few frames" / f"{i}.png", size=32)
-    report = check(folder(tmp_path), min_frames=8)
-    assert report.counts == {"train": {"a": 2, "b": 3}}
+    index = folder(tmp_path)
+    report = check(index, min_frames=8)
+    assert count_labels(index) == {"train": {"a": 2, "b": 3}}
     assert list(report.unreadable) == [empty]
     assert str(empty) in report.unreadable[empty]
     assert report.short == {short: 3, tmp_path / "b" / "a few frames": 2}
-    assert report.usable
+    assert report.faults == ()
 
 
 def test_unreadable_videos_only_are_not_usable(tmp_path):

@@ -1,11 +1,11 @@
 """Splitting and limiting a dataset, and the checks of names and folders."""
 
 from collections import Counter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from cgnl.data.index import DatasetIndex, Sample, UnreadableError, hold_out, limit_training
+from cgnl.data.index import DatasetIndex, Sample, StoredFile, UnreadableError, hold_out, limit_training
 
 
 def make_index(counts: list[int], **splits: tuple[Sample, ...]) -> DatasetIndex:
@@ -83,3 +83,24 @@ def test_unreadable_error_says_file_and_reason_in_one_line(reason, said):
     error = UnreadableError(Path("a\x1b.png"), reason)
     assert str(error) == f"a\\x1b.png cannot be read: {said}"
     assert error.path == Path("a\x1b.png")
+
+
+class Bytes(StoredFile):
+    def __init__(self, file: str, content: bytes):
+        self.file, self.content = file, content
+
+    def read_bytes(self) -> bytes:
+        return self.content
+
+
+def test_stored_file_has_as_much_of_a_path_as_reading_it_takes():
+    stored = Bytes("cats/1.jpg", b"abc")
+    assert (stored.name, stored.parent) == ("1.jpg", PurePosixPath("cats"))
+    assert (stored.is_file(), stored.is_dir()) == (True, False)
+    with stored.open() as file:
+        assert (file.read(2), file.read()) == (b"ab", b"c")
+
+
+def test_stored_file_itself_holds_nothing():
+    with pytest.raises(NotImplementedError):
+        StoredFile().read_bytes()

@@ -19,12 +19,11 @@ from cgnl.data.loading import (
     EpochSample,
     EvalBatches,
     EvalSet,
-    Item,
     TrainBatchSampler,
     TrainSet,
     View,
-    collate,
     make_loader,
+    read_again,
 )
 from cgnl.data.sources import CachedSource, FileSource, SyntheticSource
 from cgnl.data.transforms import generator, random_crop, resize
@@ -64,10 +63,13 @@ def numbered(frames: int, height: int = 16, width: int = 16) -> Tensor:
     return torch.arange(frames, dtype=torch.uint8).view(-1, 1, 1, 1).expand(frames, 3, height, width)
 
 
-def same(one: Item, other: Item) -> bool:
-    assert one.pixels is not None
-    assert other.pixels is not None
-    return one[1:] == other[1:] and torch.equal(one.pixels, other.pixels)
+def read_one(samples: TrainSet | EvalSet, place: Any) -> Batch:
+    """The batch of a single sample."""
+    return samples.__getitems__([place])
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return one.problems == other.problems and all(map(torch.equal, one[:3], other[:3]))
 
 
 # TrainBatchSampler
@@ -113,10 +115,8 @@ def test_train_batches_balanced_follow_from_seed_and_epoch():
 def test_train_set_repeats_a_sample_in_another_view():
     source = pictures(5, size=(64, 64))
     samples = TrainSet(source, View(16), seed=0, bad_limit=0)
-    once, again = samples[EpochSample(0, 2)], samples[EpochSample(0, 7)]
-    assert (once.sample, again.sample, once.label) == (2, 2, again.label)
-    assert once.pixels is not None
-    assert again.pixels is not None
+    once, again = read_one(samples, EpochSample(0, 2)), read_one(samples, EpochSample(0, 7))
+    assert (once.samples.item(), again.samples.item(), once.labels) == (2, 2, again.labels)
     assert not torch.equal(once.pixels, again.pixels)
 
 
@@ -207,24 +207,25 @@ def test_eval_batches_keep_the_order():
 
 
 def test_train_set_gives_a_view_of_the_sample():
-    item = TrainSet(pictures(3), View(16), seed=0, bad_limit=0)[EpochSample(0, 2)]
-    assert item.pixels is not None
-    assert (item.pixels.shape, item.pixels.dtype) == ((3, 16, 16), torch.uint8)
-    assert (item.label, item.sample, item.problems) == (12, 2, ())
+    batch = read_one(TrainSet(pictures(3), View(16), seed=0, bad_limit=0), EpochSample(0, 2))
+    assert (batch.pixels.shape, batch.pixels.dtype) == ((1, 3, 16, 16), torch.uint8)
+    assert (batch.labels.tolist(), batch.samples.tolist(), batch.problems) == ([12], [2], ())
 
 
-def test_train_set_item_depends_on_its_place_alone():
+def test_train_set_view_depends_on_its_place_alone():
     places = [EpochSample(epoch, sample) for epoch in (0, 1) for sample in range(4)]
     samples = TrainSet(pictures(4), View(16), seed=0, bad_limit=0)
-    forward = {place: samples[place] for place in places}
+    forward = {place: read_one(samples, place) for place in places}
     torch.rand(100)
-    backward = {place: TrainSet(pictures(4), View(16), seed=0, bad_limit=0)[place] for place in reversed(places)}
+    backward = {
+        place: read_one(TrainSet(pictures(4), View(16), seed=0, bad_limit=0), place) for place in reversed(places)
+    }
     assert all(same(forward[place], backward[place]) for place in places)
 
 
 def test_train_set_view_changes_with_seed_and_epoch():
     views = [
-        TrainSet(pictures(1), View(16), seed, bad_limit=0)[EpochSample(epoch, 0)]
+        read_one(TrainSet(pictures(1), View(16), seed, bad_limit=0), EpochSample(epoch, 0))
         for seed in (0, 1)
         for epoch in range(4)
     ]
@@ -236,8 +237,7 @@ def test_train_set_view_takes_its_settings():
     bright[..., 16:] = 255
     whole = TrainSet(Memory([bright]), View(8, area=(1.0, 1.0), flip=False), seed=0, bad_limit=0)
     for epoch in range(20):
-        pixels = whole[EpochSample(epoch, 0)].pixels
-        assert pixels is not None
+        pixels = read_one(whole, EpochSample(epoch, 0)).pixels
         assert pixels[..., 0].max() == 0
         assert pixels[..., -1].min() == 255
 
@@ -245,36 +245,33 @@ def test_train_set_view_takes_its_settings():
 def test_train_set_crops_all_frames_of_a_clip_alike():
     still = torch.randint(256, (1, 3, 24, 32), dtype=torch.uint8).expand(9, 3, 24, 32)
     samples = TrainSet(Memory([still]), View(16, frames=4), seed=0, bad_limit=0)
-    views = [samples[EpochSample(epoch, 0)].pixels for epoch in range(8)]
+    views = [read_one(samples, EpochSample(epoch, 0)).pixels[0] for epoch in range(8)]
     for clip in views:
-        assert clip is not None
         assert clip.shape == (4, 3, 16, 16)
         assert all(torch.equal(frame, clip[0]) for frame in clip)
-    assert len({view.sum().item() for view in views if view is not None}) > 1
+    assert len({view.sum().item() for view in views}) > 1
 
 
 def test_train_set_clips_begin_anywhere_they_fit():
     samples = TrainSet(Memory([numbered(12)]), View(None, frames=4, stride=2), seed=0, bad_limit=0)
-    clips = [samples[EpochSample(epoch, 0)].pixels for epoch in range(60)]
-    assert {tuple(clip[:, 0, 0, 0].tolist()) for clip in clips if clip is not None} == {
+    clips = [read_one(samples, EpochSample(epoch, 0)).pixels[0] for epoch in range(60)]
+    assert {tuple(clip[:, 0, 0, 0].tolist()) for clip in clips} == {
         (start, start + 2, start + 4, start + 6) for start in range(5)
     }
 
 
 def test_train_set_without_a_size_leaves_the_pixels():
     source = pictures(2)
-    item = TrainSet(source, View(None), seed=0, bad_limit=0)[EpochSample(3, 1)]
-    assert item.pixels is not None
-    assert torch.equal(item.pixels, source.read(1, range))
+    batch = read_one(TrainSet(source, View(None), seed=0, bad_limit=0), EpochSample(3, 1))
+    assert torch.equal(batch.pixels[0], source.read(1, range))
 
 
 def test_train_set_replaces_what_cannot_be_read_by_the_next():
     samples = TrainSet(pictures(5, bad=[0, 3, 4]), View(16), seed=0, bad_limit=3)
-    item = samples[EpochSample(0, 3)]
-    assert (item.label, item.sample) == (11, 1)
-    assert item.problems == tuple(f"sample {index} cannot be read: it is broken" for index in (3, 4, 0))
-    assert item.pixels is not None
-    assert samples[EpochSample(0, 2)].problems == ()
+    batch = read_one(samples, EpochSample(0, 3))
+    assert (batch.labels.tolist(), batch.samples.tolist()) == ([11], [1])
+    assert batch.problems == tuple(f"sample {index} cannot be read: it is broken" for index in (3, 4, 0))
+    assert read_one(samples, EpochSample(0, 2)).problems == ()
 
 
 def test_train_set_view_of_a_replacement_depends_on_its_place_alone():
@@ -290,31 +287,44 @@ def test_train_set_view_of_a_replacement_depends_on_its_place_alone():
     view = View(16, frames=4)
     for epoch in range(4):
         early, late = (
-            TrainSet(kind(videos), view, seed=0, bad_limit=1)[EpochSample(epoch, 0)] for kind in (Memory, Late)
+            read_one(TrainSet(kind(videos), view, seed=0, bad_limit=1), EpochSample(epoch, 0))
+            for kind in (Memory, Late)
         )
         assert same(early, late)
 
 
-def test_train_set_gives_many_items_as_one_by_one():
+def joined(batches: list[Batch]) -> Batch:
+    """Batches of single samples as one."""
+    read = [batch for batch in batches if len(batch.labels)]
+    pixels, labels = torch.cat([batch.pixels for batch in read]), torch.cat([batch.labels for batch in read])
+    problems = tuple(problem for batch in batches for problem in batch.problems)
+    return Batch(pixels, labels, torch.cat([batch.samples for batch in read]), problems)
+
+
+def test_train_set_gives_many_samples_as_one_by_one():
     samples = TrainSet(pictures(5, bad=[1, 2]), View(16), seed=0, bad_limit=1)
     places = [EpochSample(epoch, sample) for epoch in (0, 1) for sample in range(5)]
-    many, one_by_one = samples.__getitems__(places), collate([samples[place] for place in places])
+    many, one_by_one = samples.__getitems__(places), joined([read_one(samples, place) for place in places])
     assert len(many.labels) == 8
-    for together, alone in zip(many[:3], one_by_one[:3], strict=True):
-        assert torch.equal(torch.as_tensor(together), torch.as_tensor(alone))
-    assert many.problems == one_by_one.problems
+    assert same(many, one_by_one)
+
+
+def assert_empty(batch: Batch) -> None:
+    assert [len(part) for part in batch[:3]] == [0, 0, 0]
+    assert (batch.pixels.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
 
 
 @pytest.mark.parametrize(("limit", "named"), [(0, [3]), (1, [3, 4]), (2, [3, 4, 0])])
 def test_train_set_gives_up_beyond_the_limit(limit, named):
-    item = TrainSet(pictures(5, bad=[0, 3, 4]), View(16), seed=0, bad_limit=limit)[EpochSample(0, 3)]
-    assert item == Item(None, -1, 3, tuple(f"sample {index} cannot be read: it is broken" for index in named))
+    batch = read_one(TrainSet(pictures(5, bad=[0, 3, 4]), View(16), seed=0, bad_limit=limit), EpochSample(0, 3))
+    assert_empty(batch)
+    assert batch.problems == tuple(f"sample {index} cannot be read: it is broken" for index in named)
 
 
 def test_train_set_gives_up_when_nothing_can_be_read():
-    item = TrainSet(pictures(3, bad=range(3)), View(16), seed=0, bad_limit=100)[EpochSample(0, 1)]
-    assert item.pixels is None
-    assert len(item.problems) == 3
+    batch = read_one(TrainSet(pictures(3, bad=range(3)), View(16), seed=0, bad_limit=100), EpochSample(0, 1))
+    assert_empty(batch)
+    assert len(batch.problems) == 3
 
 
 # EvalSet
@@ -322,10 +332,9 @@ def test_train_set_gives_up_when_nothing_can_be_read():
 
 def test_eval_set_of_a_picture_is_its_centre():
     pixels = torch.arange(20, dtype=torch.uint8).expand(3, 16, 20)
-    item = EvalSet(Memory([pixels]), View(8, short_side=16))[0]
-    assert item.pixels is not None
-    assert torch.equal(item.pixels, pixels[None, :, 4:12, 6:14])
-    assert item == Item(item.pixels, 10, 0, ())
+    batch = read_one(EvalSet(Memory([pixels]), View(8, short_side=16)), 0)
+    assert torch.equal(batch.pixels, pixels[None, None, :, 4:12, 6:14])
+    assert (batch.labels.tolist(), batch.samples.tolist(), batch.problems) == ([10], [0], ())
 
 
 def test_eval_set_of_a_video_is_crops_of_clips(tmp_path):
@@ -336,57 +345,44 @@ def test_eval_set_of_a_video_is_crops_of_clips(tmp_path):
         image = np.ascontiguousarray(pixels.expand(height, width, 3).to(torch.uint8).numpy())
         Image.fromarray(image).save(tmp_path / f"{number}.png")
     view = View(16, short_side=16, frames=3, stride=2, clips=2, crops=3)
-    item = EvalSet(FileSource([Sample(tmp_path, 0)], "videos"), view)[0]
-    assert item.pixels is not None
-    assert item.pixels.shape == (6, 3, 3, 16, 16)
-    shown = [(v[:, 0, 0, 0].tolist(), v[0, 1, 0].tolist()) for v in item.pixels]
+    (views,) = read_one(EvalSet(FileSource([Sample(tmp_path, 0)], "videos"), view), 0).pixels
+    assert views.shape == (6, 3, 3, 16, 16)
+    shown = [(v[:, 0, 0, 0].tolist(), v[0, 1, 0].tolist()) for v in views]
     clips, crops = ([0, 2, 4], [5, 7, 9]), (0, 4, 8)
     assert sorted(shown) == sorted((clip, list(range(left, left + 16))) for clip in clips for left in crops)
 
 
 def test_eval_set_takes_one_clip_from_the_middle():
-    item = EvalSet(Memory([numbered(12)]), View(16, short_side=16, frames=4, stride=2))[0]
-    assert item.pixels is not None
-    assert item.pixels.shape == (1, 4, 3, 16, 16)
-    assert item.pixels[0, :, 0, 0, 0].tolist() == [2, 4, 6, 8]
+    (views,) = read_one(EvalSet(Memory([numbered(12)]), View(16, short_side=16, frames=4, stride=2)), 0).pixels
+    assert views.shape == (1, 4, 3, 16, 16)
+    assert views[0, :, 0, 0, 0].tolist() == [2, 4, 6, 8]
 
 
 def test_eval_set_plays_a_short_video_in_a_loop():
-    item = EvalSet(Memory([numbered(3)]), View(None, frames=4, stride=2, clips=2))[0]
-    assert item.pixels is not None
-    assert item.pixels[:, :, 0, 0, 0].tolist() == [[0, 2, 1, 0]] * 2
+    (views,) = read_one(EvalSet(Memory([numbered(3)]), View(None, frames=4, stride=2, clips=2)), 0).pixels
+    assert views[:, :, 0, 0, 0].tolist() == [[0, 2, 1, 0]] * 2
 
 
 def test_eval_set_without_a_size_leaves_the_pixels():
     source = pictures(1)
-    item = EvalSet(source, View(None))[0]
-    assert item.pixels is not None
-    assert torch.equal(item.pixels, source.read(0, range)[None])
+    (views,) = read_one(EvalSet(source, View(None)), 0).pixels
+    assert torch.equal(views, source.read(0, range)[None])
 
 
 def test_eval_set_names_what_cannot_be_read():
-    item = EvalSet(pictures(2, bad=[1]), View(16, short_side=16))[1]
-    assert item == Item(None, 11, 1, ("sample 1 cannot be read: it is broken",))
+    batch = read_one(EvalSet(pictures(2, bad=[1]), View(16, short_side=16)), 1)
+    assert_empty(batch)
+    assert batch.problems == ("sample 1 cannot be read: it is broken",)
 
 
-# collate and loader
+def test_eval_set_leaves_out_what_cannot_be_read():
+    samples = EvalSet(pictures(3, bad=[1]), View(16, short_side=16))
+    batch = samples.__getitems__([0, 1, 2])
+    assert same(batch, joined([read_one(samples, index) for index in range(3)]))
+    assert batch.samples.tolist() == [0, 2]
 
 
-def test_collate_stacks_what_was_read():
-    one, two = torch.zeros(3, 2, 2, dtype=torch.uint8), torch.ones(3, 2, 2, dtype=torch.uint8)
-    batch = collate([Item(one, 4, 7, ("x",)), Item(None, -1, 8, ("y", "z")), Item(two, 5, 9, ())])
-    assert torch.equal(batch.pixels, torch.stack([one, two]))
-    assert (batch.labels.tolist(), batch.samples.tolist()) == ([4, 5], [7, 9])
-    assert (batch.pixels.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
-    assert batch.problems == ("x", "y", "z")
-
-
-@pytest.mark.parametrize("items", [[], [Item(None, -1, 0, ("x",)), Item(None, -1, 1, ())]], ids=["none", "unread"])
-def test_collate_of_nothing_is_empty(items):
-    batch = collate(items)
-    assert [len(part) for part in batch[:3]] == [0, 0, 0]
-    assert (batch.pixels.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
-    assert batch.problems == tuple(problem for item in items for problem in item.problems)
+# loader
 
 
 def same_batches(one: list[Batch], other: list[Batch]) -> bool:
@@ -432,6 +428,16 @@ def test_batch_resized_later_is_the_batch_resized_at_once():
     assert torch.equal(moved.labels, at_once.labels)
 
 
+@pytest.mark.parametrize("number", [0, 4, 5])
+def test_read_again_gives_the_same_batch(number):
+    samples = TrainSet(SyntheticSource("parts", 0, 24), View(None, frames=1, stride=1), seed=0, bad_limit=0)
+    batches = make_loader(samples, TrainBatchSampler(24, 8, epochs=2, seed=0), workers=0)
+    expected, again = list(batches)[number], read_again(batches, number)
+    assert torch.equal(again.pixels, expected.pixels)
+    assert torch.equal(again.labels, expected.labels)
+    assert torch.equal(again.samples, expected.samples)
+
+
 # augmentation
 
 EVERYTHING = Augmentation("rand", jitter=0.4, erase=0.5, mixup=0.2, cutmix=1.0, classes=40)
@@ -475,24 +481,25 @@ def test_train_set_augments_resized_crops_by_their_places(source):
 def test_train_set_augments_a_replacement_as_its_place():
     how, samples = Augmentation("rand", erase=1.0), pictures(3, bad=[1])
     samples.pixels[0] = samples.pixels[2]
-    found = [augmented(samples, how)[EpochSample(0, place)] for place in (1, 2)]
-    assert [item.sample for item in found] == [2, 2]
+    found = [read_one(augmented(samples, how), EpochSample(0, place)) for place in (1, 2)]
+    assert [batch.samples.item() for batch in found] == [2, 2]
     assert not same(*found)
 
 
 def test_train_set_augments_many_as_one_by_one():
     samples = augmented(pictures(5, bad=[1, 2]))
     places = [EpochSample(epoch, sample) for epoch in (0, 1) for sample in range(5)]
-    assert torch.equal(samples.__getitems__(places).pixels, collate([samples[place] for place in places]).pixels)
+    assert torch.equal(
+        samples.__getitems__(places).pixels, joined([read_one(samples, place) for place in places]).pixels
+    )
 
 
 def test_train_set_without_a_size_augments_what_is_there():
     source = SyntheticSource("parts", 0, 4)
     samples = TrainSet(source, View(None), 0, 0, augmentation=EVERYTHING)
-    item, drawn = samples[EpochSample(0, 1)], source.read(1, range)
-    assert item.pixels is not None
-    assert item.pixels.shape == drawn.shape
-    assert not torch.equal(item.pixels, drawn)
+    (pixels,), drawn = read_one(samples, EpochSample(0, 1)).pixels, source.read(1, range)
+    assert pixels.shape == drawn.shape
+    assert not torch.equal(pixels, drawn)
 
 
 def test_batch_is_mixed_once_it_is_moved():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from cgnl.data.index import NAMED_AT_MOST, VIDEO_SUFFIXES, DatasetIndex, Sample
+from cgnl.data.index import MAX_NAMED, VIDEO_SUFFIXES, DatasetIndex, Sample
 from cgnl.data.readers import (
     LSA64_SIGNS,
     MARKERS,
@@ -337,12 +337,12 @@ def test_cub_label_without_its_file(cub_root):
 
 
 def test_cub_counts_many_missing_files(cub_root):
-    count = NAMED_AT_MOST + 5
+    count = MAX_NAMED + 5
     for name, line in {"images": "{} x/{}.jpg", "image_class_labels": "{} 1", "train_test_split": "{} 1"}.items():
         with (cub_root / f"{name}.txt").open("a") as file:
             file.writelines(line.format(i, i) + "\n" for i in range(5, 5 + count))
     problems = cub(cub_root).problems
-    assert len(problems) == NAMED_AT_MOST + 1
+    assert len(problems) == MAX_NAMED + 1
     assert problems[-1] == "5 more listed files are missing"
 
 

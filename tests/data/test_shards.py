@@ -12,7 +12,7 @@ from PIL import Image
 
 from cgnl.data.index import DatasetIndex, UnreadableError
 from cgnl.data.readers import READERS
-from cgnl.data.shards import BLOCK, LONGEST_HEADER, expand, is_there, scan, shards
+from cgnl.data.shards import BLOCK, MAX_HEADER, expand, is_there, scan, shards
 from cgnl.data.sources import CachedSource, FileSource
 from cgnl.data.video import probe, read_frames
 from tests.engine.conftest import write_video
@@ -100,7 +100,7 @@ def negative() -> bytes:
     [
         negative(),
         header("a.jpg", 2**40),
-        header("long", LONGEST_HEADER + 1, tarfile.GNUTYPE_LONGNAME) + bytes(2 * LONGEST_HEADER),
+        header("long", MAX_HEADER + 1, tarfile.GNUTYPE_LONGNAME) + bytes(2 * MAX_HEADER),
         header("long", 2**33, tarfile.XHDTYPE),
         header("sparse.jpg", 4, tarfile.GNUTYPE_SPARSE),
         b"not a tar file",

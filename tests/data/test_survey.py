@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cgnl.data.readers import MARKERS, READERS
-from cgnl.data.survey import LOOKED_AT, describe, recognise, survey
+from cgnl.data.survey import SAMPLED, describe, recognise, survey
 from tests.data.test_readers import write
 from tests.engine.conftest import write_pictures, write_video
 from tests.engine.tasks.test_detection import HEIGHT, WIDTH, write_scenes
@@ -19,7 +19,7 @@ def test_class_folders(tmp_path):
     assert (found.layout, found.given, found.index.kind) == ("folder", {}, "images")
     assert found.counts == dict.fromkeys("abcd", 20)
     assert (found.samples, found.short_side, found.imbalance) == (80, 32, 1)
-    assert found.sizes == ((40, 32),) * LOOKED_AT["images"]
+    assert found.sizes == ((40, 32),) * SAMPLED["images"]
     assert found.unreadable == found.frames == ()
 
 

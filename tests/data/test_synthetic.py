@@ -37,8 +37,10 @@ def test_samples_depend_on_seed_and_index_alone(name):
 @each
 def test_classes_are_even(name):
     classes, draw = SYNTHETIC[name]
+    size = {"parts": (24,), "relation": (16, 64), "actions": (2, 24)}[name]  # labels are drawn before pixels
+    assert [draw(0, i, *size).label for i in range(9)] == [draw(0, i).label for i in range(9)]
     count = 40 * len(classes)
-    seen = torch.bincount(torch.tensor([draw(0, i).label for i in range(count)]), minlength=len(classes))
+    seen = torch.bincount(torch.tensor([draw(0, i, *size).label for i in range(count)]), minlength=len(classes))
     assert len(seen) == len(classes)
     assert seen.min() > 15
 
@@ -52,7 +54,7 @@ def test_parts_are_where_and_what_the_label_says():
 
 
 def test_relation_pairs_are_drawn_evenly():
-    drawings = [synthetic.relation(0, index) for index in range(1000)]
+    drawings = [synthetic.relation(0, index, height=24, width=96) for index in range(1000)]
     colours = [tuple(colour_at(d.pixels, box) for box in d.parts) for d in drawings]
     assert [int(a == b) for a, b in colours] == [d.label for d in drawings]
     for part in (0, 1):  # one part says nothing: half of the pictures of each colour are "same"

@@ -187,12 +187,10 @@ def test_views_of_embedded_pictures_are_as_drawn(given):
     data = Data(dataset="parts" if given else None, samples=8)
     dataset = open_dataset(data)
     truth = SYNTHETIC["parts"][1]
-    item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[EpochSample(2, 5)]
-    assert item.pixels is not None
-    assert torch.equal(item.pixels, truth(0, 5).pixels)
-    item = EvalSet(dataset.test, TASKS["images"].view_in_test(data))[1]
-    assert item.pixels is not None
-    assert torch.equal(item.pixels, truth(1, 1).pixels[None])
+    batch = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0).__getitems__([EpochSample(2, 5)])
+    assert torch.equal(batch.pixels[0], truth(0, 5).pixels)
+    batch = EvalSet(dataset.test, TASKS["images"].view_in_test(data)).__getitems__([1])
+    assert torch.equal(batch.pixels[0], truth(1, 1).pixels[None])
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -200,12 +198,10 @@ def test_views_of_embedded_clips_are_as_drawn(full):
     data = Data(dataset="actions", samples=8)
     dataset = open_dataset(data)
     truth = SYNTHETIC["actions"][1]
-    item = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0)[EpochSample(2, 5)]
-    assert item.pixels is not None
-    assert torch.equal(item.pixels, truth(0, 5).pixels)
-    item = EvalSet(dataset.test, TASKS["videos"].view_in_test(data, full))[1]
-    assert item.pixels is not None
-    assert torch.equal(item.pixels, truth(1, 1).pixels[None])
+    batch = TrainSet(dataset.train, view_in_training(data), seed=3, bad_limit=0).__getitems__([EpochSample(2, 5)])
+    assert torch.equal(batch.pixels[0], truth(0, 5).pixels)
+    batch = EvalSet(dataset.test, TASKS["videos"].view_in_test(data, full)).__getitems__([1])
+    assert torch.equal(batch.pixels[0], truth(1, 1).pixels[None])
 
 
 def test_augmentation_in_training_takes_the_settings():

@@ -38,12 +38,12 @@ def test_networks_are_those_of_the_paper_and_small_ones():
     assert list(NETWORKS) == [*images, *caffe, *c2d, *i3d, *maskrcnn]
 
 
-DEEP = ("101", "152", "101_caffe", "152_caffe")
-"""They differ from the others in the number of their layers alone."""
+VARIANTS = ("34", "101", "152", "_caffe")
+"""They differ from the others in the number of their layers or in a stride alone."""
 
 
 @pytest.mark.parametrize(
-    ("network", "block"), [(n, b) for n in NETWORKS for b in (None, *BLOCKS) if b == "cgnl" or not n.endswith(DEEP)]
+    ("network", "block"), [(n, b) for n in NETWORKS for b in (None, *BLOCKS) if b == "cgnl" or not n.endswith(VARIANTS)]
 )
 def test_create_model_builds(network, block):
     with torch.device("meta"):

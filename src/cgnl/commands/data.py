@@ -103,7 +103,7 @@ def _check(root: str, dataset: str | None, options: dict[str, str], min_frames: 
 
     report = check(index, min_frames)
     say(*table(index, report, min_frames))
-    if not report.usable:
+    if report.faults:
         raise ValueError(f"{root} is not usable: {'; '.join(report.faults)}")
     if bad := len(report.unreadable):
         files = len({sample.path for samples in index.splits.values() for sample in samples})

@@ -9,16 +9,15 @@ from typing import NamedTuple
 from ..text import counted
 from .detection import read_scene
 from .images import read_image
-from .index import DatasetIndex, Kind, Sample, Scene, UnreadableError, name_some
-from .stored import File
+from .index import DatasetIndex, File, Kind, Sample, Scene, UnreadableError, name_some
 from .video import probe
 
-AT_ONCE = 1024
-"""Files queued for the threads at a time, so that a large dataset takes little memory."""
+CHUNK = 1024
+"""Samples queued at a time, so that a large dataset takes little memory."""
 
 
 class Size(NamedTuple):
-    """Of a sample that can be read."""
+    """The size of a readable sample."""
 
     height: int
     width: int
@@ -27,49 +26,32 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What a dataset holds and what is wrong with it."""
+    """What is wrong with the files of a dataset."""
 
-    counts: dict[str, dict[str, int]]
-    """Split -> class -> listed samples, or objects."""
     unreadable: dict[File, str]
     """File -> why it cannot be read."""
     short: dict[File, int]
     """Video with too few frames -> how many it has."""
-    problems: tuple[str, ...]
-    """What the reader found, such as labels without files."""
     faults: tuple[str, ...]
     """Why the dataset cannot be used. A few unreadable files are skipped and short clips are looped: not faults."""
 
-    @property
-    def usable(self) -> bool:
-        """Whether a network can be trained and tested on it."""
-        return not self.faults
-
 
 def check(index: DatasetIndex, min_frames: int = 1, workers: int = 2) -> Report:
-    """Decode every image, or probe every video, and count.
-
-    Args:
-        index: the dataset.
-        min_frames: videos with fewer frames are reported as too short.
-        workers: threads.
-    """
+    """Decode every image, or probe every video, in threads; videos of fewer frames are reported as too short."""
     if min_frames < 1 or workers < 1:
         raise ValueError(f"min_frames = {min_frames} and workers = {workers} must be at least 1")
     once = list({sample.path: sample for samples in index.splits.values() for sample in samples}.values())
     unreadable: dict[File, str] = {}
     short: dict[File, int] = {}
     with ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(once), AT_ONCE):
-            some = once[start : start + AT_ONCE]
+        for start in range(0, len(once), CHUNK):
+            some = once[start : start + CHUNK]
             for sample, result in zip(some, pool.map(lambda s: measure(s, index.kind), some), strict=True):
                 if isinstance(result, str):
                     unreadable[sample.path] = result
                 elif index.has_clips and result.frames < min_frames:
                     short[sample.path] = result.frames
-    return Report(
-        count_labels(index), unreadable, short, index.problems, find_faults(index, count_labels(index, unreadable))
-    )
+    return Report(unreadable, short, find_faults(index, count_labels(index, unreadable)))
 
 
 def table(index: DatasetIndex, report: Report, min_frames: int) -> Iterator[str]:
@@ -78,13 +60,13 @@ def table(index: DatasetIndex, report: Report, min_frames: int) -> Iterator[str]
     yield f"{counted(len(index.classes), 'class')} of {index.kind}"
     yield ""
     yield f"{'split':10} {index.unit + 's':>10} {'readable':>10}   fewest in a class, most in a class"
-    for split, counts in report.counts.items():
+    for split, counts in count_labels(index).items():
         fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
         yield (
             f"{split:10} {sum(counts.values()):10,} {sum(readable[split].values()):10,}   "
             f"{counts[fewest]:,} ({fewest}), {counts[most]:,} ({most})"
         )
-    lines = [*report.problems, *report.unreadable.values()]
+    lines = [*index.problems, *report.unreadable.values()]
     if report.short:  # one line, because often all of them are
         path, frames = min(report.short.items(), key=lambda item: item[1])
         clips = counted(len(report.short), "clip")

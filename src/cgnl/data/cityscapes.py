@@ -1,7 +1,6 @@
 """``cgnl data convert cityscapes``: Cityscapes' polygons as masks in COCO's format."""
 
 import json
-import math
 import os
 import shutil
 import time
@@ -22,12 +21,12 @@ CLASSES = {"person": 24, "rider": 25, "car": 26, "truck": 27, "bus": 28, "train"
 """Classes with instances -> their ids in Cityscapes."""
 NOT_DRAWN = ("license plate",)
 """Labels that hide nothing: Cityscapes' own tools do not draw them."""
-MOST_OBJECTS, MOST_CORNERS = 2000, 100_000
+MAX_OBJECTS, MAX_CORNERS = 2000, 100_000
 """Most objects of an image, and corners of all of them: Cityscapes has a few hundred, with thousands."""
 SMALLEST = 4
 """Fewest visible pixels of an object."""
 SECONDS = 10.0
-"""Between two lines on the progress."""
+"""Seconds between two progress messages."""
 
 
 class Polygons(NamedTuple):
@@ -43,10 +42,8 @@ class Region(NamedTuple):
 
     name: str
     is_crowd: bool
-    left: int
-    top: int
     mask: Any
-    """bool [rows, columns], from left and top on: a box around what is visible."""
+    """bool [H, W]: what is visible."""
 
 
 @dataclass
@@ -72,7 +69,7 @@ def convert(root: Path | str, out: Path | str, say: Callable[[str], None] = prin
     Args:
         root: Cityscapes, with ``leftImg8bit`` and ``gtFine``.
         out: a new folder, in COCO's layout.
-        say: receives a line on the progress now and then, and one on each image that is skipped.
+        say: called with progress, and with each image that is skipped.
     """
     root, out = Path(root), Path(out)
     if not (root / "leftImg8bit" / "train").is_dir():
@@ -112,7 +109,7 @@ def _convert_split(root: Path, out: Path, split: str, say: Callable[[str], None]
                 done.too_small += 1
                 continue
             row = {"id": len(annotations) + 1, "image_id": number, "category_id": CLASSES[region.name]}
-            annotations.append(row | {"iscrowd": int(region.is_crowd), **_describe_mask(region, height, width)})
+            annotations.append(row | {"iscrowd": int(region.is_crowd), **_describe_mask(region.mask)})
         _link(file, out / split / file.name)
         if (now := time.monotonic()) - said >= SECONDS or number == len(files):
             say(f"{split}: {number:,} of {len(files):,} images")
@@ -135,10 +132,10 @@ def read_polygons(source: Path) -> Polygons:
             raise ValueError(f"imgWidth and imgHeight are {width} and {height}")
         check_size(source, width, height)
         objects = [thing for thing in content["objects"] if not thing.get("deleted")]
-        if len(objects) > MOST_OBJECTS:
-            raise ValueError(f"{len(objects):,} objects are too many: at most {MOST_OBJECTS:,} are read")
-        if (corners := sum(len(thing["polygon"]) for thing in objects)) > MOST_CORNERS:
-            raise ValueError(f"{corners:,} corners are too many: at most {MOST_CORNERS:,} are read")
+        if len(objects) > MAX_OBJECTS:
+            raise ValueError(f"{len(objects):,} objects are too many: at most {MAX_OBJECTS:,} are read")
+        if (corners := sum(len(thing["polygon"]) for thing in objects)) > MAX_CORNERS:
+            raise ValueError(f"{corners:,} corners are too many: at most {MAX_CORNERS:,} are read")
         return Polygons(height, width, [(thing["label"], _points(thing, height, width)) for thing in objects])
     except UnreadableError:
         raise
@@ -161,54 +158,27 @@ def _points(thing: dict[str, Any], height: int, width: int) -> list[tuple[float,
 
 
 def regions(polygons: Polygons, height: int, width: int) -> Iterator[Region]:
-    """What is visible of each object in an image of this size; maybe without a pixel."""
-    canvas = need("PIL.Image", "data").new("I", (polygons.width, polygons.height))
+    """The objects of an image of this size; those that others hide have no pixel."""
+    image, numpy = need("PIL.Image", "data"), need("numpy", "data")
+    canvas = image.new("I", (polygons.width, polygons.height))
     pen = need("PIL.ImageDraw", "data").Draw(canvas)
     for number, (name, points) in enumerate(polygons.objects, start=1):
         if name not in NOT_DRAWN and len(points) > 2:
             pen.polygon(points, fill=number)
-    drawn = need("numpy", "data").array(canvas)  # int32 [H, W]: which object is on top
-    for number, (name, points) in enumerate(polygons.objects, start=1):
+    drawn = numpy.array(canvas)  # int32 [H, W]: which object is on top
+    for number, (name, _) in enumerate(polygons.objects, start=1):
         if name.removesuffix("group") in CLASSES:
-            part = _visible(drawn, number, points, height, width)
-            yield Region(name.removesuffix("group"), name not in CLASSES, *part)
+            visible = image.fromarray((drawn == number).astype("float32"))
+            share = numpy.array(visible.resize((width, height), image.Resampling.BOX))
+            yield Region(name.removesuffix("group"), name not in CLASSES, share > 0.5)
 
 
-def _visible(
-    drawn: Any, number: int, points: list[tuple[float, float]], height: int, width: int
-) -> tuple[int, int, Any]:
-    """Left, top and mask of a polygon's box in an image of this size."""
-    image, numpy = need("PIL.Image", "data"), need("numpy", "data")
-    rows, columns = drawn.shape[0] / height, drawn.shape[1] / width  # of a pixel of the image
-    xs, ys = zip(*points, strict=True) if points else ((-1.0,), (-1.0,))
-    left, right = _span(xs, columns, width)
-    top, bottom = _span(ys, rows, height)
-    x, y = math.floor(left * columns), math.floor(top * rows)
-    mask = drawn[y : math.ceil(bottom * rows), x : math.ceil(right * columns)] == number
-    if not mask.any():
-        return left, top, numpy.zeros((bottom - top, right - left), dtype=bool)
-    if drawn.shape != (height, width):
-        edges = min(right * columns - x, mask.shape[1]), min(bottom * rows - y, mask.shape[0])
-        box = (left * columns - x, top * rows - y, *edges)
-        share = image.fromarray(mask.astype("float32")).resize((right - left, bottom - top), image.Resampling.BOX, box)
-        mask = numpy.array(share) > 0.5
-    return left, top, mask
-
-
-def _span(side: tuple[float, ...], step: float, most: int) -> tuple[int, int]:
-    """The first pixel that a polygon with its outline can cover, and the one after the last."""
-    first = max(0, math.floor((math.floor(min(side)) - 1) / step))
-    return first, max(first, min(most, math.ceil((math.floor(max(side)) + 2) / step)))
-
-
-def _describe_mask(region: Region, height: int, width: int) -> dict[str, Any]:
+def _describe_mask(mask: Any) -> dict[str, Any]:
     """The box, area and run lengths of a mask, as in COCO."""
-    mask, (rows, columns) = region.mask, region.mask.shape
-    whole = torch.zeros(1, height, width, dtype=torch.bool)
-    whole[0, region.top : region.top + rows, region.left : region.left + columns] = torch.from_numpy(mask)
     ys, xs = mask.any(1).nonzero()[0], mask.any(0).nonzero()[0]
-    box = [region.left + xs[0], region.top + ys[0], xs[-1] + 1 - xs[0], ys[-1] + 1 - ys[0]]
-    return {"bbox": [int(n) for n in box], "area": int(mask.sum()), "segmentation": encode(whole)[0]}
+    box = [xs[0], ys[0], xs[-1] + 1 - xs[0], ys[-1] + 1 - ys[0]]
+    runs = encode(torch.from_numpy(mask)[None])[0]
+    return {"bbox": [int(n) for n in box], "area": int(mask.sum()), "segmentation": runs}
 
 
 def _link(source: Path, target: Path) -> None:

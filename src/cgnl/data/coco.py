@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text import first_line
-from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, require_file, require_folder, require_inside
+from .index import MAX_NAMED, DatasetIndex, Object, Scene, require_file, require_folder, require_inside
 
 SMALLEST = 1e-3
 """Pixels: a shorter side vanishes in float32."""
@@ -143,8 +143,8 @@ def _scenes(
                 objects[image_id].append(thing)
         if fault:
             faults.append((number, fault))
-    problems += [f"{source.name}: annotation {number} {fault}" for number, fault in faults[:NAMED_AT_MOST]]
-    if more := [str(number) for number, _ in faults[NAMED_AT_MOST:]]:
+    problems += [f"{source.name}: annotation {number} {fault}" for number, fault in faults[:MAX_NAMED]]
+    if more := [str(number) for number, _ in faults[MAX_NAMED:]]:
         problems.append(f"{source.name}: {len(more):,} more annotations are faulty: {', '.join(more)}")
     without = sorted(missing - {row["image_id"] for row in content["annotations"] if _is_id(row.get("image_id"))})
     if without:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils.data import Dataset
 from ..extras import need
 from .images import read_image
 from .index import Object, Scene, UnreadableError
-from .loading import EpochSample, pack, read_first, unpack
+from .loading import EpochSample, pack, read_all, unpack
 from .transforms import generator, integer
 
 Target = dict[str, Tensor]
@@ -62,13 +61,13 @@ class DetectionTrainSet(Dataset[DetectionBatch]):
         self.scenes, self.seed, self.flip, self.bad_limit = scenes, seed, flip, bad_limit
 
     def __getitems__(self, keys: Sequence[EpochSample]) -> DetectionBatch:
-        count, limit = len(self.scenes), self.bad_limit
-        return _batch([read_first(partial(self._read, key), key.sample, count, limit) for key in keys])
+        return _batch(*read_all(self._read, keys, len(self.scenes), self.bad_limit))
 
-    def _read(self, key: EpochSample, index: int) -> tuple[Tensor, Target]:
+    def _read(self, key: EpochSample, index: int) -> tuple[Tensor, Target, int]:
         pixels, target = read_scene(self.scenes[index]), make_target(self.scenes[index])
-        is_flipped = self.flip and integer(0, 2, generator(self.seed, *key))
-        return horizontal_flip(pixels, target) if is_flipped else (pixels, target)
+        if self.flip and integer(0, 2, generator(self.seed, *key)):
+            pixels, target = horizontal_flip(pixels, target)
+        return pixels, target, index
 
 
 class DetectionEvalSet(Dataset[DetectionBatch]):
@@ -78,11 +77,11 @@ class DetectionEvalSet(Dataset[DetectionBatch]):
         self.scenes = scenes
 
     def __getitems__(self, indices: Sequence[int]) -> DetectionBatch:
-        return _batch([read_first(self._read, index, len(self.scenes)) for index in indices])
+        return _batch(*read_all(self._read, indices, len(self.scenes)))
 
-    def _read(self, index: int) -> tuple[Tensor, Target]:
+    def _read(self, _: int, index: int) -> tuple[Tensor, Target, int]:
         scene = self.scenes[index]
-        return read_scene(scene), make_target(scene._replace(objects=()))
+        return read_scene(scene), make_target(scene._replace(objects=())), index
 
 
 def read_scene(scene: Scene) -> Tensor:
@@ -141,15 +140,14 @@ def aspect_groups(scenes: Sequence[Scene]) -> list[int]:
     return [round(3 * math.log2(min(max(scene.width / scene.height, 0.5), 2))) for scene in scenes]
 
 
-def _batch(found: Sequence[tuple[tuple[Tensor, Target] | None, int, tuple[str, ...]]]) -> DetectionBatch:
-    """Pack what ``read_first`` found."""
-    images = [row[0] for row, _, _ in found if row is not None]
-    targets = [row[1] for row, _, _ in found if row is not None]
+def _batch(found: Sequence[tuple[Tensor, Target, int]], problems: tuple[str, ...]) -> DetectionBatch:
+    """Pack what ``read_all`` returns."""
+    images, targets, samples = zip(*found, strict=True) if found else ((), (), ())
     return DetectionBatch(
         pack(images),
         tuple((pixels.shape[1], pixels.shape[2]) for pixels in images),
-        torch.tensor([index for row, index, _ in found if row is not None], dtype=torch.long),
-        tuple(problem for _, _, problems in found for problem in problems),
+        torch.tensor(samples, dtype=torch.long),
+        problems,
         torch.cat([torch.empty(0, 4), *(target["boxes"] for target in targets)]),
         torch.cat([torch.empty(0, dtype=torch.long), *(target["labels"] for target in targets)]),
         pack([target["masks"] for target in targets]),

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ..extras import need
-from .index import UnreadableError, refuse_endless
-from .stored import File, StoredFile
+from .index import File, StoredFile, UnreadableError, refuse_endless
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that are read, whatever the file name says. Not AVIF: its frames may be larger than the header says."""
@@ -23,7 +22,7 @@ BAND = 2**22
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # problems with a file are reported once, by us
 
 
-def read_image(path: File | str) -> Tensor:
+def read_image(path: File) -> Tensor:
     """Read the first image of a file as RGB, uint8 [3, H, W], rotated by its EXIF orientation.
 
     Transparent pixels become white, 16-bit grey keeps its upper 8 bits.
@@ -50,7 +49,7 @@ def read_image(path: File | str) -> Tensor:
         raise UnreadableError(path, error) from error
 
 
-def read_size(path: Path | str) -> tuple[int, int]:
+def read_size(path: Path) -> tuple[int, int]:
     """Height and width of an image by its header, as ``read_image`` returns it."""
     refuse_endless(path)
     try:
@@ -61,7 +60,7 @@ def read_size(path: Path | str) -> tuple[int, int]:
         raise UnreadableError(path, error) from error
 
 
-def check_size(path: File | str, width: int, height: int, copies: int = 1) -> None:
+def check_size(path: File, width: int, height: int, copies: int = 1) -> None:
     """Refuse an image or frame that would not fit into memory together with its copies."""
     if width * height * copies > MAX_PIXELS:
         most = MAX_PIXELS // copies
@@ -97,9 +96,9 @@ def resize_by_area(pixels: Tensor, height: int, width: int) -> Tensor:
     return torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
 
 
-def is_empty(path: File | str) -> bool:
+def is_empty(path: File) -> bool:
     """Whether a file has no bytes."""
-    return not path.read_bytes() if isinstance(path, StoredFile) else Path(path).stat().st_size == 0
+    return not path.read_bytes() if isinstance(path, StoredFile) else path.stat().st_size == 0
 
 
 def _to_tensor(image: Any) -> Tensor:

@@ -1,15 +1,15 @@
 """A dataset before anything is decoded: classes, splits, and the file of each sample."""
 
 import hashlib
+import io
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any, Literal, NamedTuple, TypeVar
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
 
-from ..text import first_line, printable
-from .stored import File
+from ..text import counted, first_line, printable
 
 T = TypeVar("T")
 Kind = Literal["images", "videos", "objects"]
@@ -20,13 +20,47 @@ OTHER_SUFFIXES = frozenset({".avif", ".heic", ".heif", ".jp2", ".jxl"})
 VIDEO_SUFFIXES = frozenset(
     {".3gp", ".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv"}
 )
-LEFT_BY_SYSTEMS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
-"""Folders that are no part of a dataset, besides hidden ones."""
+SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
+"""Folders that operating systems leave behind."""
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 """Names of a split to test on; the first that is there is the test split."""
 SPLITS = ("train", *TEST_FOLDERS)
-NAMED_AT_MOST = 10
+MAX_NAMED = 10
 """Problems of a kind that are described one by one; the rest are counted."""
+
+
+class StoredFile:
+    """A file inside another, such as a member of a tar file, with the methods of ``Path`` that readers use.
+
+    It is read in place and never unpacked.
+    """
+
+    file: str
+    """Its name in the dataset, such as ``cats/1.jpg``; not a path on disk."""
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.file).name
+
+    @property
+    def parent(self) -> PurePosixPath:
+        return PurePosixPath(self.file).parent
+
+    def is_dir(self) -> bool:
+        return False
+
+    def is_file(self) -> bool:
+        return True
+
+    def read_bytes(self) -> bytes:
+        """Its content; raises ``UnreadableError`` or ``OSError``."""
+        raise NotImplementedError
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.read_bytes())
+
+
+File = Path | StoredFile
 
 
 def is_image_file(path: Path | str) -> bool:
@@ -130,7 +164,7 @@ class DatasetIndex:
 
     @property
     def unit(self) -> str:
-        """What has a label."""
+        """What is labelled and counted."""
         return "object" if self.is_detection else "sample"
 
 
@@ -183,8 +217,7 @@ class Folder(NamedTuple):
 def walk(root: Path, ignored: set[str] | None = None) -> Iterator[Folder]:
     """Yield a folder and all folders in it. Links are followed, but not in a circle.
 
-    Hidden files, hidden folders, those that systems leave behind, pipes and devices are skipped; ``ignored`` receives
-    their names.
+    Hidden files and folders, ``SYSTEM_FOLDERS``, pipes and devices are skipped; their names are added to ``ignored``.
     """
     ahead: list[tuple[Path, frozenset[Path]]] = [(root, frozenset())]
     while ahead:
@@ -194,7 +227,7 @@ def walk(root: Path, ignored: set[str] | None = None) -> Iterator[Folder]:
         with os.scandir(place) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 path = Path(entry.path)
-                if entry.name.startswith(".") or entry.name in LEFT_BY_SYSTEMS:
+                if entry.name.startswith(".") or entry.name in SYSTEM_FOLDERS:
                     if ignored is not None and not entry.name.startswith(".cgnl-"):  # our own
                         ignored.add(entry.name)
                 elif not entry.is_dir():
@@ -231,7 +264,7 @@ def find_untrained(index: DatasetIndex) -> tuple[str, ...]:
 
 
 def decide_kind(source: object, image: object, video: object) -> Kind:
-    """Whether a dataset is of images or of videos, by one of each if there is one; it may not be of both."""
+    """The kind of a dataset, from an example of each that was found; raises for a mix."""
     if image and video:
         raise ValueError(f"{source} mixes images ({image}) and videos ({video})")
     return "videos" if video else "images"
@@ -241,6 +274,19 @@ def name_some(names: Sequence[str], most: int = 3) -> str:
     """``a, b, c and 4 more``."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def count_skipped(skipped: Sequence[object], thing: str, why: str) -> list[str]:
+    """A sentence on what was skipped, with the first as an example, or none."""
+    return [f"{counted(len(skipped), thing)} {why}, such as {skipped[0]}"] if skipped else []
+
+
+def read_names(path: Path) -> list[str]:
+    """The names in a text file, one a line."""
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file") from None
 
 
 def require_inside(name: str, source: Path) -> str:

@@ -1,16 +1,16 @@
 """Batches of views. They depend on seed, epoch and sample alone, not on the worker or rank that loads them."""
 
+import copy
 import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 from .augment import Augmentation, Mix, augment, mix
 from .index import UnreadableError
@@ -20,7 +20,7 @@ from .video import clip_indices, spread_clip_starts
 
 MAX_UNCROPPED_SIDE = 1024
 """Longest side of a square input that is not cropped."""
-NO_AUGMENTATION = Augmentation()
+K = TypeVar("K", int, "EpochSample")
 T = TypeVar("T")
 
 
@@ -30,17 +30,6 @@ class EpochSample(NamedTuple):
     epoch: int
     sample: int
     """Its number, plus the number of all samples for each time that it was drawn in this epoch already."""
-
-
-class Item(NamedTuple):
-    """A sample as the network sees it; without pixels if it could not be read."""
-
-    pixels: Tensor | None
-    label: int
-    sample: int
-    problems: tuple[str, ...]
-    flip: bool = False
-    """Whether the pixels are still to be flipped."""
 
 
 class Batch(NamedTuple):
@@ -102,92 +91,84 @@ def unpack(row: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def read_first(
-    read: Callable[[int], T], sample: int, count: int, bad_limit: int = 0
-) -> tuple[T | None, int, tuple[str, ...]]:
-    """Read a sample, or one of the ``bad_limit`` next; also return its number and what is wrong with the others."""
-    problems: list[str] = []
-    for index in ((sample + step) % count for step in range(min(count, bad_limit + 1))):
-        try:
-            return read(index), index, tuple(problems)
-        except UnreadableError as error:
-            problems.append(str(error))
-    return None, sample, tuple(problems)
+def read_all(
+    read: Callable[[K, int], T], keys: Sequence[K], count: int, bad_limit: int = 0
+) -> tuple[list[T], tuple[str, ...]]:
+    """Read the sample of each key, or one of the ``bad_limit`` next; also return what is wrong with the others.
+
+    ``read`` takes a key and the number of a sample, of which there are ``count``.
+    """
+    found, problems = [], []
+    for key in keys:
+        first = key.sample if isinstance(key, EpochSample) else key
+        for index in ((first + step) % count for step in range(min(count, bad_limit + 1))):
+            try:
+                found.append(read(key, index))
+                break
+            except UnreadableError as error:
+                problems.append(str(error))
+    return found, tuple(problems)
 
 
-class TrainSet(Dataset[Item]):
+@dataclass(eq=False)
+class TrainSet(Dataset[Batch]):
     """A random view of each sample. One that cannot be read is replaced by the next that can.
 
     With ``resize_later``, the device resizes: loading is then twice as fast, and a GPU hardly notices. Samples that are
     augmented are resized first, so it has no effect on them.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        view: View,
-        seed: int,
-        bad_limit: int,
-        resize_later: bool = False,
-        augmentation: Augmentation = NO_AUGMENTATION,
-    ):
-        self.source, self.view, self.seed, self.bad_limit = source, view, seed, bad_limit
-        self.augmentation = augmentation
-        self.resize_later = resize_later and view.size is not None and not augmentation.changes_samples
+    source: Source
+    view: View
+    seed: int
+    bad_limit: int
+    resize_later: bool = False
+    augmentation: Augmentation = field(default_factory=Augmentation)
 
-    def __getitem__(self, key: EpochSample) -> Item:
-        item = self._load(key)
-        if item.pixels is None:
-            return item
-        return item._replace(pixels=self._finish([key], [item.pixels], [item.flip])[0], flip=False)
+    def __post_init__(self) -> None:
+        if self.view.size is None or self.augmentation.changes_samples:
+            self.resize_later = False
 
     def __getitems__(self, keys: Sequence[EpochSample]) -> Batch:
-        items, size = [self._load(key) for key in keys], self.view.size
-        read = [(p, item.pixels, item.flip) for p, item in zip(keys, items, strict=True) if item.pixels is not None]
-        if not read:
-            return collate(items)
-        found, crops, flips = zip(*read, strict=True)
+        found, problems = read_all(self._read, keys, len(self.source), self.bad_limit)
+        if not found:
+            return _batch([], [], problems, pack([]))
+        places, crops, flips, labels, samples = zip(*found, strict=True)
+        size, how = self.view.size, self.augmentation
         if size is not None:
             crops = [resize(part, size, size) if max(part.shape[-2:]) > 2 * size else part for part in crops]
-        how = self.augmentation.draw_mix(self.seed, keys[0].epoch, [key.sample for key in keys])
-        if not self.resize_later:
-            return _batch(items, self._finish(found, crops, flips))._replace(mix=how)
-        shapes = tuple(tuple(part.shape) for part in crops)
-        return _batch(items, pack(crops))._replace(shapes=shapes, flips=flips, size=size, mix=how)
+        mixing = how.draw_mix(self.seed, keys[0].epoch, [key.sample for key in keys])
+        if self.resize_later:
+            shapes = tuple(tuple(part.shape) for part in crops)
+            batch = _batch(labels, samples, problems, pack(crops))
+            return batch._replace(shapes=shapes, flips=flips, size=size, mix=mixing)
+        pixels = torch.stack(list(crops)) if size is None else resize_all(crops, flips, size)
+        if how.changes_samples:
+            pixels = torch.stack([augment(p, how, self.seed, *key) for p, key in zip(pixels, places, strict=True)])
+        return _batch(labels, samples, problems, pixels)._replace(mix=mixing)
 
-    def _finish(self, keys: Sequence[EpochSample], crops: Sequence[Tensor], flips: Sequence[bool]) -> Tensor:
-        """Resize, flip and augment crops."""
-        size, how = self.view.size, self.augmentation
-        squares = torch.stack(list(crops)) if size is None else resize_all(crops, flips, size)
-        if not how.changes_samples:
-            return squares
-        return torch.stack([augment(part, how, self.seed, *p) for part, p in zip(squares, keys, strict=True)])
-
-    def _load(self, key: EpochSample) -> Item:
-        """The random crop of a sample, not yet resized and flipped."""
-        read = partial(self._read, key)
-        found, index, problems = read_first(read, key.sample, len(self.source), self.bad_limit)
-        if found is None:
-            return Item(None, -1, index, problems)
-        return Item(found[0], self.source.label(index), index, problems, flip=found[1])
-
-    def _read(self, key: EpochSample, index: int) -> tuple[Tensor, bool]:
-        view, source = self.view, generator(self.seed, *key)
-        pixels = self.source.read(index, lambda n: clip_indices(n, view.frames, view.stride, generator=source))
-        return (pixels, False) if view.size is None else random_crop(pixels, source, view.area, view.flip)
+    def _read(self, key: EpochSample, index: int) -> tuple[EpochSample, Tensor, bool, int, int]:
+        """The key, a random crop, not yet resized, whether to flip it, and the label and number of the sample."""
+        view, rng = self.view, generator(self.seed, *key)
+        pixels = self.source.read(index, lambda n: clip_indices(n, view.frames, view.stride, generator=rng))
+        part, flip = (pixels, False) if view.size is None else random_crop(pixels, rng, view.area, view.flip)
+        return key, part, flip, self.source.label(index), index
 
 
-class EvalSet(Dataset[Item]):
+@dataclass(eq=False)
+class EvalSet(Dataset[Batch]):
     """All views of each sample, [V, ...]: the centre of an image, or crops of clips of a video."""
 
-    def __init__(self, source: Source, view: View):
-        self.source, self.view = source, view
+    source: Source
+    view: View
 
-    def __getitem__(self, index: int) -> Item:
-        pixels, _, problems = read_first(self._views, index, len(self.source))
-        return Item(pixels, self.source.label(index), index, problems)
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        found, problems = read_all(self._read, indices, len(self.source))
+        views, labels, samples = zip(*found, strict=True) if found else ((), (), ())
+        return _batch(labels, samples, problems, torch.stack(views) if views else pack([]))
 
-    def _views(self, index: int) -> Tensor:
+    def _read(self, _: int, index: int) -> tuple[Tensor, int, int]:
+        """The views, label and number of a sample."""
         view = self.view
         pixels = self.source.read(index, self._frames)
         height, width = pixels.shape[-2:]
@@ -198,9 +179,9 @@ class EvalSet(Dataset[Item]):
             raise UnreadableError(self.source.name(index), reason)
         else:
             pixels = pixels[None]
-        if pixels.ndim == 4:  # an image
-            return pixels
-        return pixels.unflatten(1, (view.clips, view.frames)).flatten(0, 1)  # [crops * clips, T, 3, H, W]
+        if pixels.ndim == 5:  # [crops, clips * T, 3, H, W] -> [crops * clips, T, 3, H, W]
+            pixels = pixels.unflatten(1, (view.clips, view.frames)).flatten(0, 1)
+        return pixels, self.source.label(index), index
 
     def _frames(self, count: int) -> list[int]:
         view = self.view
@@ -212,8 +193,8 @@ class EvalSet(Dataset[Item]):
 class TrainBatchSampler(Sampler[list[EpochSample]]):
     """The batches of a whole run, epoch after epoch, from batch number ``first`` on.
 
-    Every epoch is a permutation of the samples, without those that do not fill a batch. Each rank takes its share of
-    each step, so that together they see the batches of a single one. With ``groups``, the group of each sample, a
+    Every epoch is a permutation of the samples; those that do not fill a batch are left out. Each rank takes its share
+    of each step, so that together they see the batches of a single one. With ``groups``, the group of each sample, a
     batch is of one group if there are enough. With ``labels``, the class of each sample, an epoch has as many samples
     of each class. With ``shards``, the shard of each sample, only those of ``window`` shards are mixed at a time.
     """
@@ -248,10 +229,10 @@ class TrainBatchSampler(Sampler[list[EpochSample]]):
     def __iter__(self) -> Iterator[list[EpochSample]]:
         share = self.batch_size // self.accumulate  # samples of a micro-batch over all ranks
         for epoch in range(self.first // self.batches_per_epoch, self.epochs):
-            source = generator(self.seed, epoch)
-            order = torch.randperm(self.count, generator=source).tolist()
+            rng = generator(self.seed, epoch)
+            order = torch.randperm(self.count, generator=rng).tolist()
             if self.labels is not None:
-                order = balance(order, self.labels, source)
+                order = balance(order, self.labels, rng)
             if self.shards is not None:
                 order = group_shards(order, self.shards, self.window)
             if self.groups is not None:
@@ -262,7 +243,7 @@ class TrainBatchSampler(Sampler[list[EpochSample]]):
                 yield [EpochSample(epoch, index) for index in part[self.rank :: self.world]]
 
 
-def balance(order: Sequence[int], labels: Sequence[int], source: torch.Generator) -> list[int]:
+def balance(order: Sequence[int], labels: Sequence[int], rng: torch.Generator) -> list[int]:
     """Choose as many samples as there are, each class equally often, from samples in random order.
 
     Every sample of a class is drawn before one is drawn again, which has the number of all samples added to its own.
@@ -275,7 +256,7 @@ def balance(order: Sequence[int], labels: Sequence[int], source: torch.Generator
     for turn, samples in enumerate(by_class.values()):
         draws = range(each + (turn < more))
         chosen += [samples[n % len(samples)] + n // len(samples) * len(order) for n in draws]
-    return [chosen[i] for i in torch.randperm(len(chosen), generator=source).tolist()]
+    return [chosen[i] for i in torch.randperm(len(chosen), generator=rng).tolist()]
 
 
 def group_shards(order: Sequence[int], shards: Sequence[int], window: int) -> list[int]:
@@ -306,20 +287,8 @@ class EvalBatches(BatchSampler):
         super().__init__(range(rank, count, world), batch_size, drop_last=False)
 
 
-def collate(items: Any) -> Any:
-    """Collate items to a batch; a dataset with ``__getitems__`` gives one already."""
-    if not isinstance(items, list):
-        return items
-    pixels = [item.pixels for item in items if item.pixels is not None]
-    return _batch(items, default_collate(pixels) if pixels else pack([]))
-
-
-def _batch(items: Sequence[Item], pixels: Tensor) -> Batch:
-    """A batch of the items that could be read, and the problems of all."""
-    read = [(item.label, item.sample) for item in items if item.pixels is not None]
-    labels, samples = torch.tensor(read, dtype=torch.long).view(-1, 2).unbind(1)
-    problems = tuple(problem for item in items for problem in item.problems)
-    return Batch(pixels, labels.clone(), samples.clone(), problems)
+def _batch(labels: Sequence[int], samples: Sequence[int], problems: tuple[str, ...], pixels: Tensor) -> Batch:
+    return Batch(pixels, torch.tensor(labels, dtype=torch.long), torch.tensor(samples, dtype=torch.long), problems)
 
 
 def make_loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bool = False) -> DataLoader:
@@ -328,7 +297,7 @@ def make_loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bo
         dataset,
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=collate,
+        collate_fn=_pass_through,
         pin_memory=pin_memory,
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
@@ -336,9 +305,47 @@ def make_loader(dataset: Dataset, batches: Sampler, workers: int, pin_memory: bo
     )
 
 
+@dataclass(frozen=True)
+class CudaPrefetcher:
+    """Batches copied to a GPU and resized there on a stream of their own, while it computes the step before."""
+
+    batches: DataLoader
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        stream, batches = torch.cuda.Stream(self.device), iter(self.batches)
+        while True:
+            with torch.cuda.stream(stream):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch = batch.to(self.device)
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(stream)
+            for tensor in batch.tensors():
+                tensor.record_stream(current)  # or its memory would be reused before the step has read it
+            yield batch
+
+
+def read_again(batches: DataLoader | CudaPrefetcher, number: int) -> Any:
+    """One of the training batches, by its number, read once more by this process."""
+    loader: Any = batches.batches if isinstance(batches, CudaPrefetcher) else batches
+    sampler = copy.copy(loader.batch_sampler)
+    sampler.first = number
+    return loader.dataset.__getitems__(next(iter(sampler)))
+
+
 def count_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _pass_through(batch: T) -> T:
+    """In place of collating: datasets with ``__getitems__`` return batches."""
+    return batch
 
 
 def _outlive_signals(_: int) -> None:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from ..atomic_io import make_folder, whole_file, write_text
 from ..text import counted
-from .index import DatasetIndex, Sample, require_new_folder
+from .index import DatasetIndex, File, Sample, StoredFile, require_new_folder
 from .shards import BLOCK, CLASSES, INDEX
-from .stored import File, StoredFile
 
 
 class Packed(NamedTuple):
@@ -23,7 +22,7 @@ class Packed(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What a sample is called."""
+    """The names of a sample."""
 
     file: str
     """In the dataset."""
@@ -45,7 +44,7 @@ def pack(
         root: its folder, which names of samples are relative to.
         out: a new folder.
         shard_mib: most MiB in a shard, unless a single sample has more.
-        say: receives a line for each shard.
+        say: called with a line for each shard.
     """
     if shard_mib <= 0:
         raise ValueError(f"shard_mib = {shard_mib} must be more than 0")
@@ -81,12 +80,10 @@ def name_all(samples: Iterable[Sample], root: Path, classes: tuple[str, ...]) ->
         path = sample.path
         if isinstance(path, StoredFile):
             file = path.file
+        elif path.is_relative_to(root):
+            file = path.relative_to(root).as_posix()
         else:
-            file = (
-                path.relative_to(root).as_posix()
-                if path.is_relative_to(root)
-                else f"{classes[sample.label]}/{path.name}"
-            )
+            file = f"{classes[sample.label]}/{path.name}"
         name = PurePosixPath(file)
         stem = plain = str(name.with_name(name.name.removesuffix(name.suffix).replace(".", "_")))
         number = 1

@@ -12,13 +12,14 @@ from typing import Any
 from ..text import counted
 from .coco import coco
 from .index import (
-    NAMED_AT_MOST,
+    MAX_NAMED,
     OTHER_SUFFIXES,
     SPLITS,
     TEST_FOLDERS,
     DatasetIndex,
     Kind,
     Sample,
+    count_skipped,
     decide_kind,
     is_image_file,
     is_video_file,
@@ -43,7 +44,7 @@ MARKERS = {
     "coco": ("COCO", "annotations/instances_train*.json"),
     "yolo": ("YOLO's labels", "labels/train/*.txt", "train/labels/*.txt"),
 }
-"""Layout -> its name, and the files by which it is told from class folders."""
+"""Layout -> its name, and patterns of the files that identify it."""
 MINI_KINETICS_OF_THE_PAPER = {"train": 78_265, "test": 4_986}
 LSA64_SIGNS = (
     *("Opaque", "Red", "Green", "Yellow", "Bright", "Light-blue", "Colors", "Pink", "Women", "Enemy", "Son", "Man"),
@@ -269,10 +270,8 @@ def lsa64(root: Path | str, test_signers: Sequence[int] = (9, 10)) -> DatasetInd
         reason = f": {others[0].name} is not named like one" if others else ""
         raise ValueError(f"{root} is not LSA64: it has no clip such as 001_001_001.mp4{reason}")
     problems = [f"there is no clip of test signer {signer}" for signer in sorted({*test_signers} - signers)]
-    if others:
-        problems.append(f"{counted(len(others), 'video')} skipped: not class_signer_repetition, such as {others[0]}")
-    if copies:
-        problems.append(f"{counted(len(copies), 'clip')} skipped: there twice, such as {copies[0]}")
+    problems += count_skipped(others, "video", "skipped: not class_signer_repetition")
+    problems += count_skipped(copies, "clip", "skipped: there twice")
     numbers = sorted({number for rows in listed.values() for _, number in rows})
     splits = {split: _samples(rows, numbers) for split, rows in listed.items()}
     classes = tuple(f"{number:03} {LSA64_SIGNS[number - 1]}" for number in numbers)
@@ -307,31 +306,15 @@ def labelled(root: Path | str, labels: str | None = None) -> DatasetIndex:
     kind = decide_kind(source, image, video)
     listed = {split: [(p, label) for p, (label, s) in rows.items() if s == split and kinds[p]] for split in SPLITS}
     index = _listed_files(root, kind, {name: name for name in classes}, name_splits(listed))
-    problems = list(index.problems)
-    if others := [path for path, found in kinds.items() if not found]:
-        problems.append(f"{counted(len(others), 'file')} not of images or videos: ignored, such as {others[0]}")
-    if repeated:
-        problems.append(f"{counted(len(repeated), 'row')} of {source} repeated: ignored, such as {repeated[0]}")
-    return replace(index, problems=tuple(problems))
+    others = [path for path, found in kinds.items() if not found]
+    problems = count_skipped(others, "file", "not of images or videos: ignored")
+    problems += count_skipped(repeated, "row", f"of {source} repeated: ignored")
+    return replace(index, problems=(*index.problems, *problems))
 
 
-_ALL = (
-    folder,
-    images,
-    clips,
-    cub,
-    pets,
-    imagenet,
-    ucf101,
-    kinetics400,
-    mini_kinetics200,
-    lsa64,
-    shards,
-    hf,
-    coco,
-    yolo,
-)
-READERS: dict[str, Callable[..., DatasetIndex]] = {r.__name__: r for r in _ALL} | {"csv": labelled}
+_DOWNLOADS = (cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200, lsa64)
+_ALL = (folder, images, clips, *_DOWNLOADS, shards, hf, coco, yolo)
+READERS: dict[str, Callable[..., DatasetIndex]] = {reader.__name__: reader for reader in _ALL} | {"csv": labelled}
 """Name of a layout -> its reader."""
 
 
@@ -462,16 +445,15 @@ def _decide_kind(root: Path, classes: list[_Class]) -> tuple[Kind, str | None]:
     video = next((path for c in classes for path in c.videos), None)
     frames = {path: numbered for c in classes for path, numbered in c.frames.items()}
     kind = decide_kind(root, loose, video)
-    if not (loose or video) and sum(frames.values()) * 2 > len(frames):
-        kind = "videos"
     if not frames:
         return kind, None
     if loose or video:
         reason = f"because of {loose or video}"
     else:
-        numbered = f"{sum(frames.values()):,} of {counted(len(frames), 'folder')} like it hold numbered frames"
-        other = "images" if kind == "videos" else "clips"
-        reason = f"because {numbered}; dataset={other} (in training data.dataset={other}) reads {other}"
+        numbered = sum(frames.values())
+        kind, other = ("videos", "images") if 2 * numbered > len(frames) else ("images", "clips")
+        reason = f"because {numbered:,} of {counted(len(frames), 'folder')} like it hold numbered frames; "
+        reason += f"dataset={other} (in training data.dataset={other}) reads {other}"
     what = "a clip" if kind == "videos" else "a folder of images, not a clip"
     return kind, f"{next(iter(frames))} is read as {what}, {reason}"
 
@@ -499,12 +481,11 @@ def _class_folders(root: Path, places: dict[str, Path], kind: Kind | None = None
         problems += [f"{path} holds no images, video files or folders of frames" for path in empty]
     if decision:
         problems.append(decision)
-    if others:
-        problems.append(f"{counted(len(others), 'image')} of a kind that is not read, such as {others[0]}")
-    if stray := [path for top in tops.values() for path in top.files if _kind(path)]:
-        problems.append(f"{counted(len(stray), 'file')} in no class folder: ignored, such as {stray[0]}")
-    if wrong := [path for found in every for path in (found.videos if kind == "images" else found.loose)]:
-        problems.append(f"{counted(len(wrong), 'file')} not of {kind}: ignored, such as {wrong[0]}")
+    stray = [path for top in tops.values() for path in top.files if _kind(path)]
+    wrong = [path for found in every for path in (found.videos if kind == "images" else found.loose)]
+    problems += count_skipped(others, "image", "of a kind that is not read")
+    problems += count_skipped(stray, "file", "in no class folder: ignored")
+    problems += count_skipped(wrong, "file", f"not of {kind}: ignored")
     if ignored:
         problems.append(f"ignored: {name_some(sorted(ignored))}")
     return _require_samples(root, DatasetIndex(tuple(names), samples, kind, tuple(problems)))
@@ -529,7 +510,7 @@ def _require_samples(root: Path, index: DatasetIndex) -> DatasetIndex:
 
 def _describe_missing(paths: list[Path]) -> list[str]:
     """Sentences for labels without files."""
-    named = [f"{path} is listed but missing" for path in paths[:NAMED_AT_MOST]]
+    named = [f"{path} is listed but missing" for path in paths[:MAX_NAMED]]
     rest = len(paths) - len(named)
     return [*named, f"{rest:,} more listed files are missing"] if rest else named
 

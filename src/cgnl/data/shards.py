@@ -21,41 +21,29 @@ from .index import (
     SPLITS,
     DatasetIndex,
     Sample,
+    StoredFile,
     UnreadableError,
     decide_kind,
     is_image_file,
     is_video_file,
     name_some,
     name_splits,
+    read_names,
     require_inside,
     sort_classes,
 )
-from .stored import StoredFile
 from .streams import RemoteShard, Stream, is_address
 
 INDEX, CLASSES = "shards.json", "classes.txt"
 BLOCK = tarfile.BLOCKSIZE
-LONGEST_HEADER, LONGEST_LABEL, LONGEST_NAME = 2**16, 2**20, 1000
+MAX_HEADER, MAX_LABEL, MAX_NAME = 2**16, 2**20, 1000
 """Most bytes of a long name, of a label's file, and most characters of a label."""
-MOST_SHARDS = 100_000
-AT_ONCE = 64
+MAX_SHARDS = 100_000
+MAX_OPEN = 64
 """Shards that a process keeps open."""
 
 
-@dataclass(frozen=True)
-class LocalShard:
-    """A tar file."""
-
-    path: Path
-
-    def open(self) -> io.FileIO:
-        return _open(self.path)
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-@lru_cache(AT_ONCE)
+@lru_cache(MAX_OPEN)
 def _open(path: Path) -> io.FileIO:
     """Open a shard, which is closed when it is neither among the last nor in use."""
     return io.FileIO(path)
@@ -65,7 +53,7 @@ def _open(path: Path) -> io.FileIO:
 class Member(StoredFile):
     """A file in a shard."""
 
-    shard: LocalShard | RemoteShard
+    shard: Path | RemoteShard
     file: str
     offset: int
     size: int
@@ -74,7 +62,7 @@ class Member(StoredFile):
         return f"{self.shard}/{self.file}"
 
     def read_bytes(self) -> bytes:
-        shard = self.shard.open()
+        shard = _open(self.shard) if isinstance(self.shard, Path) else self.shard.open()
         found = os.pread(shard.fileno(), BLOCK + self.size, self.offset - BLOCK)
         if len(found) < BLOCK + self.size:
             raise UnreadableError(self, "the shard ends before it does")
@@ -95,13 +83,13 @@ class Entry(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What the headers of a shard say."""
+    """The contents of a shard by its headers."""
 
     entries: list[Entry]
     ignored: list[str]
-    """Links, devices, and names that lead out of the shard."""
+    """Links, devices, and paths outside the shard."""
     damage: str | None
-    """Why it was not read to its end."""
+    """Why reading stopped early."""
 
 
 def scan(path: Path) -> Scan:
@@ -118,7 +106,7 @@ def scan(path: Path) -> Scan:
             if header.size < 0 or header.issparse() or (content and start + header.size > length):
                 return found._replace(damage=f"it ends or is damaged within {long_name or header.name}")
             if header.type in _NAMES:
-                if header.size > LONGEST_HEADER:
+                if header.size > MAX_HEADER:
                     return found._replace(damage=f"it has a header of {header.size:,} bytes")
                 long_name = _read_name(header.type, os.pread(file.fileno(), header.size, start)) or long_name
                 continue
@@ -163,27 +151,13 @@ def _read_name(kind: bytes, content: bytes) -> str | None:
 class Row(NamedTuple):
     """A sample in a shard, with the text of its label."""
 
-    file: str
-    offset: int
-    size: int
+    entry: Entry
     label: str
 
 
-class Rows(NamedTuple):
-    """The samples of a shard."""
-
-    rows: list[Row]
-    problems: list[str]
-
-
-def read_rows(path: Path) -> Rows:
-    """The samples of a tar file, by its headers and labels; a file is scanned again only if it has changed."""
-    status = path.stat()
-    return _read_rows(path, status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(MOST_SHARDS)
-def _read_rows(path: Path, _size: int, _time: int) -> Rows:
+@lru_cache(MAX_SHARDS)
+def read_rows(path: Path, _size: int, _time: int) -> tuple[list[Row], list[str]]:
+    """The samples and problems of a tar file of this size and time; it is scanned again only if they change."""
     entries, ignored, damage = scan(path)
     samples: dict[str, dict[str, Entry]] = {}
     twice, without, rows = [], [], []
@@ -198,25 +172,24 @@ def _read_rows(path: Path, _size: int, _time: int) -> Rows:
             media = [e for e in parts.values() if is_image_file(e.name) or is_video_file(e.name)]
             label = _read_label(file.fileno(), parts)
             if media and label is not None:
-                rows.append(Row(*media[0], label))
+                rows.append(Row(media[0], label))
             elif media:
                 without.append(media[0].name)
             twice += [entry.name for entry in media[1:]]
-    problems = [f"{path}: {damage}; what is before can be used"] if damage else []
-    for names, what in ((ignored, "links or names that lead out"), (twice, "more than one of a sample")):
-        if names:
-            problems.append(f"{path}: {counted(len(names), 'file')} ignored, {what}: {name_some(names)}")
-    if without:
-        problems.append(
-            f"{path}: {counted(len(without), 'sample')} without a .cls or .json label: {name_some(without)}"
-        )
-    return Rows(rows, problems)
+    problems = [f"{path}: {damage}; the samples before that are used"] if damage else []
+    for names, thing, what in (
+        (ignored, "file", "ignored, links or paths outside the shard"),
+        (twice, "file", "ignored, second files of a sample"),
+        (without, "sample", "without a .cls or .json label"),
+    ):
+        problems += [f"{path}: {counted(len(names), thing)} {what}: {name_some(names)}"] if names else []
+    return rows, problems
 
 
 def _read_label(file: int, parts: Mapping[str, Entry]) -> str | None:
     """The label of a sample as text: of ``cls``, or of ``label`` in ``json``."""
     entry = parts.get("cls") or parts.get("json")
-    if entry is None or entry.size > LONGEST_LABEL:
+    if entry is None or entry.size > MAX_LABEL:
         return None
     text = os.pread(file, entry.size, entry.offset).decode("utf-8", "replace").strip()
     if "cls" not in parts:
@@ -225,7 +198,7 @@ def _read_label(file: int, parts: Mapping[str, Entry]) -> str | None:
         except (AttributeError, ValueError, RecursionError):
             return None
         text = str(label).strip() if type(label) in (int, str) else ""
-    return text if 0 < len(text) <= LONGEST_NAME else None
+    return text if 0 < len(text) <= MAX_NAME else None
 
 
 # Datasets
@@ -269,13 +242,13 @@ def expand(pattern: str) -> list[str]:
             names.append(name)
             continue
         first, last, words = found.groups()
-        if words is None and int(last) - int(first) >= MOST_SHARDS:
-            raise ValueError(f"{pattern} stands for more than {MOST_SHARDS:,} shards")
+        if words is None and int(last) - int(first) >= MAX_SHARDS:
+            raise ValueError(f"{pattern} stands for more than {MAX_SHARDS:,} shards")
         numbers = (f"{n:0{len(first)}}" for n in range(int(first or 0), int(last or 0) + 1))
         choices = numbers if words is None else words.split(",")
         waiting += reversed([name[: found.start()] + choice + name[found.end() :] for choice in choices])
-        if len(waiting) + len(names) > MOST_SHARDS:
-            raise ValueError(f"{pattern} stands for more than {MOST_SHARDS:,} shards")
+        if len(waiting) + len(names) > MAX_SHARDS:
+            raise ValueError(f"{pattern} stands for more than {MAX_SHARDS:,} shards")
     if not names:
         raise ValueError(f"{pattern} stands for no shard")
     return names
@@ -298,7 +271,8 @@ def _index_scanned(root: Path | str, home: Path, paths: list[Path]) -> DatasetIn
     listed: dict[str, list[tuple[Path, Row]]] = {split: [] for split in SPLITS}
     for path in paths:
         try:
-            rows, found = read_rows(path)
+            status = path.stat()
+            rows, found = read_rows(path, status.st_size, status.st_mtime_ns)
         except OSError as error:
             problems.append(f"{path} cannot be read: {error.strerror or first_line(error)}")
             continue
@@ -310,17 +284,15 @@ def _index_scanned(root: Path | str, home: Path, paths: list[Path]) -> DatasetIn
     classes = _read_classes(home / CLASSES) or sort_classes({row.label for _, row in every})
     number_of = {str(number): number for number in range(len(classes))} if (home / CLASSES).is_file() else {}
     number_of |= {name: number for number, name in enumerate(classes)}
-    if unknown := [f"{path}/{row.file} ({row.label})" for path, row in every if row.label not in number_of]:
+    if unknown := [f"{path}/{row.entry.name} ({row.label})" for path, row in every if row.label not in number_of]:
         problems.append(f"{counted(len(unknown), 'sample')} of no class of {home / CLASSES}: {name_some(unknown)}")
     image, video = (
-        next((f"{path}/{row.file}" for path, row in every if is_kind(row.file)), None)
+        next((f"{path}/{entry.name}" for path, (entry, _) in every if is_kind(entry.name)), None)
         for is_kind in (is_image_file, is_video_file)
     )
     splits = {
         split: tuple(
-            Sample(Member(LocalShard(path), row.file, row.offset, row.size), number_of[row.label])
-            for path, row in rows
-            if row.label in number_of
+            Sample(Member(path, *entry), number_of[label]) for path, (entry, label) in rows if label in number_of
         )
         for split, rows in listed.items()
     }
@@ -329,12 +301,7 @@ def _index_scanned(root: Path | str, home: Path, paths: list[Path]) -> DatasetIn
 
 def _read_classes(path: Path) -> list[str]:
     """The names in ``classes.txt``, one a line."""
-    if not path.is_file():
-        return []
-    try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file") from None
+    names = read_names(path) if path.is_file() else []
     if len(set(names)) < len(names):
         raise ValueError(f"{path} names a class twice")
     return names
@@ -344,7 +311,7 @@ def _read_classes(path: Path) -> list[str]:
 
 
 def read_index(content: bytes, source: str, home: Path | Stream, wanted: set[str] | None = None) -> DatasetIndex:
-    """The index of shards by ``shards.json``, which may be a stranger's."""
+    """The index of shards in ``shards.json``, which is not trusted."""
     try:
         table = json.loads(content)
         classes, kind, listed = tuple(table["classes"]), table["kind"], table["shards"]
@@ -366,7 +333,7 @@ def read_index(content: bytes, source: str, home: Path | Stream, wanted: set[str
 
 
 def _read_entry(entry: Mapping[str, Any], classes: int, home: Path | Stream, problems: list[str]) -> Iterator[Sample]:
-    """The samples of one shard; ``problems`` receives what is wrong with the shard itself."""
+    """The samples of one shard; what is wrong with the shard itself is added to ``problems``."""
     name, size = entry["file"], entry["bytes"]
     if not re.fullmatch(
         r"[A-Za-z0-9_][\w.,+=@-]*(/[A-Za-z0-9_][\w.,+=@-]*)*\.tar", require_inside(name, Path(INDEX)), re.ASCII
@@ -374,17 +341,16 @@ def _read_entry(entry: Mapping[str, Any], classes: int, home: Path | Stream, pro
         raise ValueError(f"{name!r} is not the name of a shard")
     if type(size) is not int or size < 0:
         raise ValueError(f"{name} has no size")
-    if isinstance(home, Path):
-        shard = LocalShard(home / name)
+    shard = home / name if isinstance(home, Path) else RemoteShard(home, name, size)
+    if isinstance(shard, Path):
         try:
-            if (found := (home / name).stat().st_size) != size:
+            if (found := shard.stat().st_size) != size:
                 problems.append(f"{shard} has {found:,} bytes and not {size:,}: it is damaged")
         except OSError as error:
             samples = counted(len(entry["samples"]), "sample")
             problems.append(f"{shard} cannot be read, and with it {samples}: {error.strerror}")
     else:
-        home.check_size(name, size)
-        shard = RemoteShard(home, name, size)
+        shard.stream.check_size(name, size)
     for file, offset, length, label in entry["samples"]:
         if type(file) is not str or {type(offset), type(length), type(label)} != {int}:
             raise ValueError(f"a sample of {name} is not a file, offset, size and class")

@@ -28,7 +28,7 @@ from .video import probe, read_frames, write_video
 SETTINGS = ".cgnl-shrink.json"
 """File in the copy that says how it was made, so that copies with other settings are not mixed into it."""
 SECONDS = 10.0
-"""Between two lines on the progress."""
+"""Seconds between two progress messages."""
 JPEG_QUALITY = 95
 
 
@@ -53,7 +53,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """What was done."""
+    """How many clips and files were handled, and how."""
 
     written: int
     skipped: int
@@ -84,7 +84,7 @@ def shrink(
         frames: frames to keep of each clip, spread evenly over its length.
         workers: processes; default one per core.
         frame_folders: whether folders of images are clips too.
-        say: receives a line on the progress now and then, and one on each clip that cannot be read.
+        say: called with progress, and with each clip that cannot be read.
     """
     root, out, size = Path(root), Path(out), Size(short_side, frames)
     workers = count_cores() if workers is None else workers

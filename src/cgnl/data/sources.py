@@ -69,7 +69,7 @@ class FileSource:
 
 @dataclass(eq=False)
 class MemorySource:
-    """Pixels that somebody has: uint8 [3, H, W], or [T, 3, H, W]."""
+    """Images or clips in memory: uint8 [3, H, W] or [T, 3, H, W]."""
 
     pixels: Sequence[Tensor]
 

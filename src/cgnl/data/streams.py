@@ -8,7 +8,6 @@ import io
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import threading
 import time
@@ -28,11 +27,11 @@ from .index import UnreadableError
 
 TRIES, WAIT, TIMEOUT = 4, 0.5, 60.0
 """Attempts to fetch a shard, seconds before the second (doubled for each further), seconds without an answer."""
-REMEMBERED = 60.0
+RETRY_AFTER = 60.0
 """Seconds in which a shard that could not be fetched is not tried again: each of its samples asks for it."""
-LONGEST_COMMAND = 3600.0
+COMMAND_TIMEOUT = 3600.0
 """Seconds after which a command is ended."""
-LARGEST_INDEX = 2**30
+MAX_INDEX = 2**30
 _typed: set[str] = set()
 _failed: dict[str, tuple[float, str]] = {}
 
@@ -123,8 +122,8 @@ class Stream:
     def _fetch_to(self, path: Path, name: str, size: int | None) -> None:
         """Fetch a file, in several attempts."""
         where = self.locate(name)
-        since, reason = _failed.get(where, (-REMEMBERED, ""))
-        if time.monotonic() - since < REMEMBERED:
+        since, reason = _failed.get(where, (-RETRY_AFTER, ""))
+        if time.monotonic() - since < RETRY_AFTER:
             raise OSError(reason)
         for attempt in range(TRIES):
             time.sleep(WAIT * 2 ** (attempt - 1) if attempt else 0)
@@ -138,9 +137,10 @@ class Stream:
 
     def _copy(self, name: str, part: Path, size: int | None) -> None:
         """Copy a file, which must have this size."""
-        most = LARGEST_INDEX if size is None else size
+        most = MAX_INDEX if size is None else size
         with self._opened(name) as source, part.open("xb") as file:
-            shutil.copyfileobj(_Limited(source, most + 1), file, 2**20)
+            while block := source.read(min(2**20, most + 1 - file.tell())):
+                file.write(block)
             found = file.tell()
         if found > most or (size is not None and found < size):
             raise OSError(f"{found:,} bytes came{' or more' if found > most else ''}, not {most:,}")
@@ -156,7 +156,7 @@ class Stream:
         command = [word.replace("{shard}", name) for word in shlex.split(self.address.removeprefix("pipe:"))]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
-            timer = threading.Timer(LONGEST_COMMAND, process.kill)
+            timer = threading.Timer(COMMAND_TIMEOUT, process.kill)
             timer.start()
             try:
                 yield process.stdout
@@ -184,18 +184,6 @@ class RemoteShard:
 
     def __str__(self) -> str:
         return self.stream.locate(self.name)
-
-
-class _Limited(io.RawIOBase):
-    """The first bytes of a file."""
-
-    def __init__(self, file: IO[bytes], most: int):
-        self._file, self._left = file, most
-
-    def read(self, size: int = -1) -> bytes:
-        found = self._file.read(min(size, self._left))
-        self._left -= len(found)
-        return found
 
 
 def _touch(path: Path, size: int) -> bool:

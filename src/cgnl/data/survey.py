@@ -1,4 +1,4 @@
-"""What an unknown folder holds: its layout, classes and sizes, from its files and a look at some of the samples."""
+"""What an unknown folder holds: its layout, its classes, and the sizes of some of its samples."""
 
 import csv
 import json
@@ -14,7 +14,7 @@ from .check import Size, count_labels, find_faults, measure
 from .index import DatasetIndex, is_image_file, is_video_file, require_folder, walk
 from .readers import MARKERS, READERS, TEST_FOLDERS, find_layout
 
-LOOKED_AT = {"images": 64, "videos": 16, "objects": 64}
+SAMPLED = {"images": 64, "videos": 16, "objects": 64}
 """Kind -> how many samples are decoded, spread evenly over the dataset."""
 NAMES = {
     "csv": "a table of labels",
@@ -38,7 +38,7 @@ class Survey:
     given: dict[str, str] = field(default_factory=dict)
     """Arguments of the reader, such as the file of the labels."""
     sizes: tuple[tuple[int, int], ...] = ()
-    """Height and width of the samples that were looked at."""
+    """Height and width of the samples that were read."""
     frames: tuple[int, ...] = ()
     """Their numbers of frames, if they are clips."""
     unreadable: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Survey:
 
 
 def survey(root: Path | str) -> Survey:
-    """Find out what a folder holds, or raise in a sentence why a network cannot be trained on it."""
+    """Find out what a folder holds, or raise with the reason why a network cannot be trained on it."""
     root = require_folder(root)
     layout, given = recognise(root)
     if layout == "folder":
@@ -75,7 +75,9 @@ def survey(root: Path | str) -> Survey:
     index = READERS[layout](root, **given)
     if faults := find_faults(index, count_labels(index)):
         raise ValueError(f"{root} cannot be trained on: {faults[0]}")
-    measured = [measure(sample, index.kind) for sample in _spread(index)]
+    every = [sample for samples in index.splits.values() for sample in samples]
+    count = min(len(every), SAMPLED[index.kind])
+    measured = [measure(every[i * len(every) // count], index.kind) for i in range(count)]
     found, unreadable = [m for m in measured if isinstance(m, Size)], tuple(m for m in measured if isinstance(m, str))
     if not found:
         raise ValueError(f"{root} holds nothing that can be read: {unreadable[0]}")
@@ -84,7 +86,7 @@ def survey(root: Path | str) -> Survey:
 
 
 def recognise(root: Path) -> tuple[str, dict[str, str]]:
-    """The layout of a folder, and what its reader has to be told besides."""
+    """The layout of a folder, and further arguments of its reader."""
     if layout := find_layout(root):
         return layout, {}
     top = next(walk(root))
@@ -115,7 +117,7 @@ def describe(found: Survey) -> Iterator[str]:
     frames = " to ".join(dict.fromkeys(f"{f(found.frames)}" for f in (min, max))) if found.frames else ""
     length = f", {frames} frames" if frames else ""
     looked = len(found.sizes) + len(found.unreadable)
-    yield f"{looked:,} looked at: {sides} pixels, shorter side {found.short_side} in the middle{length}"
+    yield f"{looked:,} read: {sides} pixels, median shorter side {found.short_side}{length}"
     if found.unreadable:
         yield f"{len(found.unreadable):,} of these cannot be read, such as {found.unreadable[0]}"
     yield from index.problems
@@ -169,10 +171,3 @@ def _is_coco(path: Path) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
-
-
-def _spread(index: DatasetIndex) -> list[Any]:
-    """Some samples of all splits, at equal distances."""
-    every = [sample for samples in index.splits.values() for sample in samples]
-    count = min(len(every), LOOKED_AT[index.kind])
-    return [every[i * len(every) // count] for i in range(count)]

@@ -45,39 +45,39 @@ class Drawing:
 
 def parts(seed: int, index: int, size: int = 64) -> Drawing:
     """Sample ``index``: a disc in the left third, one of another colour in the right third, grey ones anywhere."""
-    source = generator(seed, index)
-    label = integer(0, len(PARTS), source)
-    canvas = _noise((3, size, size), source)
+    rng = generator(seed, index)
+    label = integer(0, len(PARTS), rng)
+    canvas = _noise((3, size, size), rng)
     for _ in range(3):
-        _disc(canvas, *_place(size, (0, size), size / 12, source), size / 12, (128, 128, 128))
+        _disc(canvas, *_place(size, (0, size), size / 12, rng), size / 12, (128, 128, 128))
     first, second = PARTS[label].split("-")
-    left = _part(canvas, first, (0, size / 3), size / 10, source)
-    right = _part(canvas, second, (2 * size / 3, size), size / 10, source)
+    left = _part(canvas, first, (0, size / 3), size / 10, rng)
+    right = _part(canvas, second, (2 * size / 3, size), size / 10, rng)
     return Drawing(canvas.clamp(0, 255).byte(), label, (left, right))
 
 
 def relation(seed: int, index: int, height: int = 64, width: int = 256) -> Drawing:
     """Sample ``index``: two discs at the ends, of one colour half of the time."""
-    source = generator(seed, index)
-    label, first = integer(0, 2, source), integer(0, len(COLOURS), source)
-    second = first if label else (first + integer(1, len(COLOURS), source)) % len(COLOURS)
-    canvas = _noise((3, height, width), source)
-    left = _part(canvas, list(COLOURS)[first], (0, width / 8), height / 10, source)
-    right = _part(canvas, list(COLOURS)[second], (width - width / 8, width), height / 10, source)
+    rng = generator(seed, index)
+    label, first = integer(0, 2, rng), integer(0, len(COLOURS), rng)
+    second = first if label else (first + integer(1, len(COLOURS), rng)) % len(COLOURS)
+    canvas = _noise((3, height, width), rng)
+    left = _part(canvas, list(COLOURS)[first], (0, width / 8), height / 10, rng)
+    right = _part(canvas, list(COLOURS)[second], (width - width / 8, width), height / 10, rng)
     return Drawing(canvas.clamp(0, 255).byte(), label, (left, right))
 
 
 def actions(seed: int, index: int, frames: int = 16, size: int = 64) -> Drawing:
     """Sample ``index``: three players drift about, and a ball with a fading tail flies from one to another."""
-    source = generator(seed, index)
-    label = integer(0, len(ACTIONS), source)
+    rng = generator(seed, index)
+    label = integer(0, len(ACTIONS), rng)
     giver, taker = (PLAYERS.index(name) for name in ACTIONS[label].split(" passes to "))
-    rows = torch.randperm(3, generator=source)
-    starts = [_place(size, (0, size), size / 8, source) for _ in PLAYERS]
+    rows = torch.randperm(3, generator=rng)
+    starts = [_place(size, (0, size), size / 8, rng) for _ in PLAYERS]
     starts = [((int(row) + 0.5) * size / 3, x) for row, (_, x) in zip(rows, starts, strict=True)]  # a third each
-    drifts = [(uniform(-0.2, 0.2, source), uniform(-0.5, 0.5, source)) for _ in PLAYERS]
-    begin, end = uniform(0, 0.3, source), uniform(0.7, 1, source)
-    clip = _noise((frames, 3, size, size), source)
+    drifts = [(uniform(-0.2, 0.2, rng), uniform(-0.5, 0.5, rng)) for _ in PLAYERS]
+    begin, end = uniform(0, 0.3, rng), uniform(0.7, 1, rng)
+    clip = _noise((frames, 3, size, size), rng)
     for t in range(frames):
         where = [(y + t * dy, x + t * dx) for (y, x), (dy, dx) in zip(starts, drifts, strict=True)]
         for name, (y, x) in zip(PLAYERS, where, strict=True):
@@ -90,12 +90,12 @@ def actions(seed: int, index: int, frames: int = 16, size: int = 64) -> Drawing:
     return Drawing(clip.clamp(0, 255).byte(), label, (first, second))
 
 
-SYNTHETIC: dict[str, tuple[tuple[str, ...], Callable[[int, int], Drawing]]] = {
+SYNTHETIC: dict[str, tuple[tuple[str, ...], Callable[..., Drawing]]] = {
     "parts": (PARTS, parts),
     "relation": (RELATION, relation),
     "actions": (ACTIONS, actions),
 }
-"""Name -> (classes, function of seed and index)."""
+"""Name -> (classes, function of seed and index, and of the size in tests)."""
 
 
 def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str, ...]:
@@ -118,19 +118,19 @@ def draw(dataset: str, root: Path | str, count: int, seed: int = 0) -> tuple[str
     return classes
 
 
-def _noise(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
-    return 60 + 30 * torch.randn(shape, generator=source)
+def _noise(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    return 60 + 30 * torch.randn(shape, generator=rng)
 
 
-def _place(height: int, columns: tuple[float, float], margin: float, source: torch.Generator) -> tuple[float, float]:
+def _place(height: int, columns: tuple[float, float], margin: float, rng: torch.Generator) -> tuple[float, float]:
     """(y, x) of a centre, so that a disc of radius ``margin`` is inside."""
-    y = uniform(margin, height - margin, source)
-    return y, uniform(columns[0] + margin, columns[1] - margin, source)
+    y = uniform(margin, height - margin, rng)
+    return y, uniform(columns[0] + margin, columns[1] - margin, rng)
 
 
-def _part(canvas: Tensor, colour: str, columns: tuple[float, float], radius: float, source: torch.Generator) -> Box:
+def _part(canvas: Tensor, colour: str, columns: tuple[float, float], radius: float, rng: torch.Generator) -> Box:
     """Paint a disc somewhere in these columns and return its box."""
-    y, x = _place(canvas.shape[-2], columns, radius, source)
+    y, x = _place(canvas.shape[-2], columns, radius, rng)
     _disc(canvas, y, x, radius, COLOURS[colour])
     return _box(y, x, radius, canvas.shape[-2], canvas.shape[-1])
 

@@ -7,8 +7,16 @@ from typing import Any
 
 from ..extras import need
 from ..text import counted, first_line
-from .index import SPLITS, DatasetIndex, Sample, UnreadableError, name_splits, require_folder, require_inside
-from .stored import StoredFile
+from .index import (
+    SPLITS,
+    DatasetIndex,
+    Sample,
+    StoredFile,
+    UnreadableError,
+    name_splits,
+    require_folder,
+    require_inside,
+)
 
 
 @dataclass(frozen=True)

@@ -41,38 +41,38 @@ def generator(seed: int, *where: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-def uniform(low: float, high: float, source: torch.Generator) -> float:
+def uniform(low: float, high: float, rng: torch.Generator) -> float:
     """Draw a number between low and high."""
-    return low + (high - low) * float(torch.rand((), generator=source, dtype=torch.float64))
+    return low + (high - low) * float(torch.rand((), generator=rng, dtype=torch.float64))
 
 
-def integer(low: int, high: int, source: torch.Generator) -> int:
+def integer(low: int, high: int, rng: torch.Generator) -> int:
     """Draw an integer, at least low and below high."""
-    return int(torch.randint(low, high, (), generator=source))
+    return int(torch.randint(low, high, (), generator=rng))
 
 
-def random_box(height: int, width: int, source: torch.Generator, area: tuple[float, float] = AREA) -> Box:
+def random_box(height: int, width: int, rng: torch.Generator, area: tuple[float, float] = AREA) -> Box:
     """Draw a box of random area, aspect ratio and position.
 
     A box that does not fit, as areas above 1 never do, is drawn again, up to ten times; after that it is the largest
     centred box within the limits of the aspect ratio.
     """
     for _ in range(10):
-        target = height * width * uniform(*area, source)
-        ratio = math.exp(uniform(math.log(ASPECT[0]), math.log(ASPECT[1]), source))
+        target = height * width * uniform(*area, rng)
+        ratio = math.exp(uniform(math.log(ASPECT[0]), math.log(ASPECT[1]), rng))
         w, h = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
         if 0 < h <= height and 0 < w <= width:
-            return Box(integer(0, height - h + 1, source), integer(0, width - w + 1, source), h, w)
+            return Box(integer(0, height - h + 1, rng), integer(0, width - w + 1, rng), h, w)
     w, h = min(width, round(height * ASPECT[1])), min(height, round(width / ASPECT[0]))
     return Box((height - h) // 2, (width - w) // 2, h, w)
 
 
 def random_crop(
-    pixels: Tensor, source: torch.Generator, area: tuple[float, float] = AREA, flip: bool = True
+    pixels: Tensor, rng: torch.Generator, area: tuple[float, float] = AREA, flip: bool = True
 ) -> tuple[Tensor, bool]:
     """Crop a random box, not yet resized, and say whether to flip it. [.., 3, H, W] -> [.., 3, h, w]."""
-    part = crop(pixels, random_box(pixels.shape[-2], pixels.shape[-1], source, area))
-    return part, flip and bool(integer(0, 2, source))
+    part = crop(pixels, random_box(pixels.shape[-2], pixels.shape[-1], rng, area))
+    return part, flip and bool(integer(0, 2, rng))
 
 
 def spread_crops(pixels: Tensor, size: int, short_side: int, count: int = 3) -> Tensor:

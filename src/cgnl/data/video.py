@@ -16,15 +16,14 @@ from torch import Tensor
 
 from ..extras import need
 from .images import MAX_PIXELS, check_size, is_empty, read_image, resize_by_area
-from .index import UnreadableError, is_image_file, refuse_endless
-from .stored import File, StoredFile, as_file
+from .index import File, StoredFile, UnreadableError, is_image_file, refuse_endless
 
 MAX_FRAMES = 10**6
-"""Longest video: eleven hours."""
+"""Most frames of a video: eleven hours of it."""
 MAX_BYTES = 2 * 2**30
 """Most bytes decoded at once: 345 frames of full HD."""
 X264 = {"crf": "18", "x264-params": "mbtree=0"}
-"""Options of the encoder. Its macroblock tree reads memory that it never wrote: no two files would be the same."""
+"""Options of the encoder. With its macroblock tree (mbtree), it reads uninitialised memory, and files would differ."""
 
 Pick = Callable[[int], Sequence[int]]
 """From the number of frames of a video to the numbers of the frames to read."""
@@ -57,9 +56,8 @@ class VideoInfo:
     """Frames per second, if the file says it."""
 
 
-def probe(path: File | str) -> VideoInfo:
+def probe(path: File) -> VideoInfo:
     """Count the frames of a video without decoding them, whatever its header says."""
-    path = as_file(path)
     if isinstance(path, Path) and path.is_dir():
         files = _frame_files(path)
         _, height, width = read_image(files[0]).shape
@@ -67,7 +65,7 @@ def probe(path: File | str) -> VideoInfo:
     return _scan(path)
 
 
-def read_frames(path: File | str, indices: Sequence[int] | Pick, resize: Resize | None = None) -> Tensor:
+def read_frames(path: File, indices: Sequence[int] | Pick, resize: Resize | None = None) -> Tensor:
     """Read the frames with these numbers, uint8 [T, 3, H, W], in any order and with repeats.
 
     Each call opens the file for itself, so threads may call at once. A frame number out of range raises
@@ -78,7 +76,6 @@ def read_frames(path: File | str, indices: Sequence[int] | Pick, resize: Resize 
         indices: counted from 0 in display order, or a function from the number of frames to them.
         resize: the size to bring each frame to as soon as it is decoded.
     """
-    path = as_file(path)
     if isinstance(path, Path) and path.is_dir():
         return _read_folder(path, indices, resize)
     return _read_file(path, indices, resize)
@@ -132,11 +129,9 @@ def _check_bytes(path: File, count: int, height: int, width: int) -> None:
 
 
 def _stack(decoded: dict[int, Tensor], indices: Sequence[int], height: int, width: int) -> Tensor:
-    """The frames in the order of ``indices``, with repeats."""
-    frames = torch.empty(len(indices), 3, height, width, dtype=torch.uint8)
-    for frame, index in zip(frames, indices, strict=True):
-        frame.copy_(decoded[index])
-    return frames  # [T, 3, H, W]
+    """The frames in the order of ``indices``, with repeats. [T, 3, H, W]."""
+    empty = torch.empty(0, 3, height, width, dtype=torch.uint8)
+    return torch.stack([decoded[index] for index in indices]) if indices else empty
 
 
 # Folders of frames

@@ -7,7 +7,16 @@ from typing import Any
 from ..safe_yaml import read
 from ..text import first_line
 from .coco import make_object
-from .index import NAMED_AT_MOST, DatasetIndex, Object, Scene, UnreadableError, is_image_file, require_folder
+from .index import (
+    MAX_NAMED,
+    DatasetIndex,
+    Object,
+    Scene,
+    UnreadableError,
+    is_image_file,
+    read_names,
+    require_folder,
+)
 
 SPLITS = {"train": ("train",), "test": ("test", "val", "valid")}
 
@@ -33,15 +42,15 @@ def yolo(root: Path | str) -> DatasetIndex:
             splits[split] = tuple(scenes)
     if not any(scene.objects for scene in splits.get("train", ())):
         raise ValueError(f"{root} has no object to train on: images/train with labels/train are looked for")
-    if more := problems[NAMED_AT_MOST:]:
-        problems[NAMED_AT_MOST:] = [f"{len(more):,} more labels are faulty"]
+    if more := problems[MAX_NAMED:]:
+        problems[MAX_NAMED:] = [f"{len(more):,} more labels are faulty"]
     return DatasetIndex(classes, splits, "objects", tuple(problems), tuple(range(1, len(classes) + 1)))
 
 
 def _read_classes(root: Path) -> tuple[str, ...]:
     """The names of the classes in their order."""
     if (listed := root / "classes.txt").is_file():
-        names: Any = [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
+        names: Any = read_names(listed)
     elif (described := root / "data.yaml").is_file():
         content = read(described)
         names = content.get("names") if isinstance(content, dict) else None

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..atomic_io import write_csv
-from ..data.prefetch import read_again
+from ..data.loading import read_again
 from ..data.transforms import generator
 from ..surgery import in_eval_mode
 from . import distributed, sharding

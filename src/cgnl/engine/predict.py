@@ -61,11 +61,11 @@ def predict_samples(trained: Trained, source: Source, top: int = 5, device: str 
     network = trained.network.to(device).eval()
     samples = EvalSet(source, trained.task.view_in_test(trained.config.data))
     for index in range(len(source)):
-        item, path = samples[index], Path(source.name(index))
-        if item.pixels is None:
-            yield FilePrediction(path, problem=item.problems[0])
+        batch, path = samples.__getitems__([index]), Path(source.name(index))
+        if batch.problems:
+            yield FilePrediction(path, problem=batch.problems[0])
             continue
-        parts = item.pixels.to(device).split(VIEWS_PER_BATCH)
+        parts = batch.pixels[0].to(device).split(VIEWS_PER_BATCH)
         logits = [network(to_input(trained.config.data, part)) for part in parts]
         scores = torch.cat(logits).float().softmax(1).mean(0)  # [K]
         if not scores.isfinite().all():

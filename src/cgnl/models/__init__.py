@@ -2,15 +2,12 @@
 
 import functools
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from ..extras import need
 from ..heads import KINDS, Classifier, SecondOrderPool
 from ..ops.reference import check_whole
 from ..surgery import STAGES, Factory, insert, placement
@@ -117,8 +114,7 @@ def create_model(
     if block is not None:
         insert(model, block, find_places(model, name, blocks) if after is None else after, **block_options)
     if weights is not None:
-        download = read_pretrained if is_backbone(name) else _torchvision_weights
-        report = load_weights(model, weights if Path(weights).exists() else download(name, str(weights)))
+        report = load_weights(model, weights if Path(weights).exists() else read_pretrained(name, str(weights)))
         for line in f"{name} from {weights}: {report}".splitlines():
             logging.getLogger("cgnl").info("%s", line)
         freeze_early(name, model)
@@ -163,35 +159,6 @@ def set_head(model: nn.Module, name: str, head: str, reduced: int) -> None:
 
 def freeze_early(name: str, model: nn.Module) -> None:
     """Freeze the first layers of a Mask R-CNN, up to res2; other networks are trained whole."""
-    if is_detector(name):
-        for parameter in early_layers(model):
+    for key, parameter in model.named_parameters():
+        if is_detector(name) and key.startswith((f"{BODY}conv1.", f"{BODY}layer1.")):
             parameter.requires_grad_(False)
-
-
-def early_layers(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of a Mask R-CNN up to res2."""
-    early = (f"{BODY}conv1.", f"{BODY}layer1.")
-    return [parameter for name, parameter in model.named_parameters() if name.startswith(early)]
-
-
-def _torchvision_weights(name: str, weights: str) -> dict:
-    if name.endswith("_caffe"):
-        raise ValueError(f"there is no file {weights}, and torchvision has no weights for {name}")
-    image_network = re.sub(r"^(c2d|i3d|maskrcnn)_|_(fpn|c4)$", "", name)
-    networks = [image_network, name] if name == "maskrcnn_resnet50_fpn" else [image_network]
-    find = need("torchvision.models", "vision").get_model_weights
-    known = {key: entry for network in networks for key, entry in find(network).__members__.items()}  # with DEFAULT
-    if weights not in known:
-        raise ValueError(f"{weights} is neither a file nor one of torchvision's weights: {', '.join(known)}")
-    try:
-        state = known[weights].get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise OSError(
-            f"torchvision's {weights} cannot be downloaded ({reason}): give a file of weights, or none"
-        ) from None
-    except Exception:  # a broken file may make it raise anything
-        raise ValueError(f"the file of torchvision's {weights} is damaged: get {known[weights].url} again") from None
-    if known[weights].name == "COCO_V1":  # its frozen norms have no eps
-        state |= {f"{n.removesuffix('running_var')}eps": torch.zeros(()) for n in state if n.endswith("running_var")}
-    return state

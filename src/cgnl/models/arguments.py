@@ -21,7 +21,7 @@ def get_arguments(network: nn.Module) -> dict[str, Any]:
         if named is None:
             raise ValueError(f"the block {block!r} has no name: a file can only name {', '.join(BLOCKS)}")
         arguments = arguments | {"block": named}
-    return {name: _encoded(value) for name, value in arguments.items()}
+    return {n: kernels.spell(v) if isinstance(v, kernels.Kernel) else v for n, v in arguments.items()}
 
 
 def build_again(network: str, **options: Any) -> nn.Module:
@@ -30,10 +30,6 @@ def build_again(network: str, **options: Any) -> nn.Module:
         return create_model(network, **{name: _decoded(value) for name, value in options.items()})
     except (ArithmeticError, AttributeError, RuntimeError, TypeError) as error:  # options may have any type
         raise ValueError(f"{network} cannot be built: {first_line(error)}") from None
-
-
-def _encoded(value: Any) -> Any:
-    return kernels.spell(value) if isinstance(value, kernels.Kernel) else value
 
 
 def _decoded(value: Any) -> Any:

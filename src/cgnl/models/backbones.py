@@ -1,13 +1,14 @@
 """Networks of timm and torchvision by name: ``timm/convnext_tiny``, ``torchvision/swin_t``."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..extras import need
-from ..text import nearest
+from ..text import first_line, nearest
 from .layers import find_stages
 
 LIBRARIES = ("timm/", "torchvision/")
@@ -93,12 +94,12 @@ def find_input(name: str) -> Input | None:
 
 def read_pretrained(name: str, weights: str) -> Mapping[str, Tensor]:
     """Download weights: torchvision's by their name, timm's by their tag; ``DEFAULT`` are those it recommends."""
-    library, _, own = name.partition("/")
-    find: Callable[[str, str], Any] = {"timm": _read_timm, "torchvision": _read_torchvision}[library]
     try:
-        return find(own, weights)
+        if name.startswith("timm/"):
+            return _read_timm(name.removeprefix("timm/"), weights)
+        return _read_torchvision(name, weights)
     except OSError as error:
-        reason = getattr(error, "reason", None) or str(error).strip().partition("\n")[0]
+        reason = getattr(error, "reason", None) or first_line(error)
         raise OSError(f"{name}'s weights {weights} cannot be downloaded ({reason}): give a file, or none") from None
 
 
@@ -115,7 +116,21 @@ def _read_timm(name: str, tag: str) -> Mapping[str, Tensor]:
 
 
 def _read_torchvision(name: str, weights: str) -> Mapping[str, Tensor]:
-    known = need("torchvision.models", "vision").get_model_weights(name).__members__
+    """For video networks and detectors of ours, the weights of the image network are read too."""
+    if name.endswith("_caffe"):
+        raise ValueError(f"there is no file {weights}, and torchvision has no weights for {name}")
+    image_network = re.sub(r"^(torchvision/|(c2d|i3d|maskrcnn)_)|_(fpn|c4)$", "", name)
+    networks = [image_network, name] if name == "maskrcnn_resnet50_fpn" else [image_network]
+    find = need("torchvision.models", "vision").get_model_weights
+    known = {key: entry for network in networks for key, entry in find(network).__members__.items()}  # with DEFAULT
     if weights not in known:
         raise ValueError(f"{weights} is neither a file nor one of torchvision's weights: {', '.join(known)}")
-    return known[weights].get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
+    try:
+        state = known[weights].get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
+    except OSError:
+        raise
+    except Exception:  # a broken file may make it raise anything
+        raise ValueError(f"the file of torchvision's {weights} is damaged: get {known[weights].url} again") from None
+    if known[weights].name == "COCO_V1":  # its frozen norms have no eps
+        state |= {f"{n.removesuffix('running_var')}eps": torch.zeros(()) for n in state if n.endswith("running_var")}
+    return state

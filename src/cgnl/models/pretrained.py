@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..atomic_io import whole_file
 from ..extras import need
 from ..text import printable
 from .arguments import build_again, get_arguments
@@ -98,12 +98,8 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
 
     def _save_pretrained(self, save_directory: Path) -> None:
         weights = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
-        temporary = save_directory / f".{WEIGHTS}.{secrets.token_hex(4)}.part"  # no other writer has it
-        try:
-            temporary.write_bytes(safetensors.save(weights, {"format": "pt"}))
-            temporary.replace(save_directory / WEIGHTS)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole_file(save_directory / WEIGHTS) as file:
+            file.write(safetensors.save(weights, {"format": "pt"}))
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **arguments: Any):

@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from . import create_model, is_detector, is_video
-
-MOST = 10**6
-"""Largest side, number of frames or classes: products of larger ones overflow a tensor's size."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +27,15 @@ def cost(network: str, size: int = 224, frames: int = 32, num_classes: int | Non
     with torch.device("meta"):
         model = create_model(network, num_classes=num_classes, **options).eval()
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            _run(network, model, torch.empty(1, 3, *shape))
+            x = torch.empty(1, 3, *shape)
+            if is_detector(network):
+                from .detection import dense_pass  # imports torchvision's detection
+
+                dense_pass(model, x)
+            else:
+                model(x)
     parameters = sum(p.numel() for p in model.parameters())
     blocks = f"{options.get('blocks', 1)} {options['block']}" if options.get("block") else "-"
     head = options.get("head", "average")
     head = head if head == "average" else f"{head} {options.get('reduced', 256)}"
     return Cost(network, blocks, head, " x ".join(map(str, shape)), parameters, counter.get_total_flops() / 2e9)
-
-
-def _run(network: str, model: nn.Module, x: Tensor) -> None:
-    if not is_detector(network):
-        model(x)
-        return
-    from .detection import dense_pass  # with which torchvision's detection is imported
-
-    dense_pass(model, x)

@@ -20,6 +20,8 @@ BODY, HEAD = "backbone.body.", "roi_heads.box_head."
 """Where a Mask R-CNN keeps the stages of its ResNet: all of them in the body, or res5 in the head."""
 CLASSIFIERS = ("fc.", "roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
 """Layers whose size is the number of classes."""
+NORM_EXTRAS = (".num_batches_tracked", ".eps")
+"""Entries that a frozen norm accepts but does not always have."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,20 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
         model: the network, changed in place.
         weights: a state dict, or a .safetensors or torch file that holds one.
     """
-    state = weights if isinstance(weights, Mapping) else read_state_dict(weights)
+    state = dict(weights) if isinstance(weights, Mapping) else read_state_dict(weights)
     here = model.state_dict()
     if state and all(name.startswith("model.") for name in state) and here.keys().isdisjoint(state):
         state = {name.removeprefix("model."): value for name, value in state.items()}  # of a network within another
     image_network = "conv1.weight" in state and f"{BODY}conv1.weight" in here
     if image_network:
         state = {_in_backbone(name, here): value for name, value in state.items()}
-    state = {name: _inflate_to(value, here.get(name)) for name, value in state.items()}
+    for name in state.keys() & here.keys():
+        if (state[name].ndim, here[name].ndim) == (4, 5):
+            state[name] = inflate_weight(state[name], here[name].shape[2])
     untouched = tuple(part for part in new_parts(model) if not any(name.startswith(part) for name in state))
     new_head = any(f"{name}." in untouched for name in second_order_pools(model))
     head = {name for name in here if name in state and name.startswith(find_classifiers(model))}
-    may_differ = new_head or all(_features(state[name]) == _features(here[name]) for name in head)
+    may_differ = new_head or all(state[name].shape[1:] == here[name].shape[1:] for name in head)
     ignored = head if may_differ and any(state[name].shape != here[name].shape for name in head) else set()
     ignored |= {name for name in state if image_network and name.startswith("fc.")}
     state = {name: value for name, value in state.items() if name not in ignored}
@@ -68,10 +72,10 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     allowed = {n for n in new if n.startswith(untouched) or n in ignored or n.endswith("num_batches_tracked")}
     if image_network:
         allowed |= {name for name in new if not name.startswith((BODY, f"{HEAD}layer4."))}
-    kept_by_norms = tuple(f"{n}." for n, module in model.named_modules() if hasattr(module, "running_var"))
+    norms = tuple(f"{n}." for n, module in model.named_modules() if hasattr(module, "running_var"))
     problems = {
         "missing": [name for name in new if name not in allowed],
-        "unexpected": [n for n in state if n not in here and not _of_a_norm(n, kept_by_norms)],
+        "unexpected": [n for n in state if n not in here and not (n.startswith(norms) and n.endswith(NORM_EXTRAS))],
         "of another shape": [n for n in state if n in here and state[n].shape != here[n].shape],
         "not finite": find_nonfinite(state),
     }
@@ -96,9 +100,9 @@ def find_classifiers(model: nn.Module) -> tuple[str, ...]:
     names = [name for name, _ in model.named_parameters()]
     if usual := tuple(prefix for prefix in CLASSIFIERS if any(name.startswith(prefix) for name in names)):
         return usual
-    told = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
-    told = (told,) if isinstance(told, str) else tuple(told)
-    return tuple(f"{name}." for name in told) or (f"{names[-1].rpartition('.')[0]}.",)
+    declared = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    declared = (declared,) if isinstance(declared, str) else tuple(declared)
+    return tuple(f"{name}." for name in declared) or (f"{names[-1].rpartition('.')[0]}.",)
 
 
 def new_parts(model: nn.Module) -> list[str]:
@@ -191,28 +195,12 @@ def check_size(outline: nn.Module, state: Mapping[str, Tensor], path: str | Path
         raise ValueError(f"{path} is of another network: its weights are of a smaller one")
 
 
-def _inflate_to(value: Tensor, like: Tensor | None) -> Tensor:
-    if like is None or (value.ndim, like.ndim) != (4, 5):
-        return value
-    return inflate_weight(value, like.shape[2])
-
-
 def _in_backbone(name: str, here: Mapping[str, Tensor]) -> str:
     """The name in a Mask R-CNN of an entry of an image ResNet."""
     stem = name.removesuffix("num_batches_tracked")
     near = stem if stem == name else f"{stem}running_var"
     within = next((prefix for prefix in (BODY, HEAD) if f"{prefix}{near}" in here), "")
     return f"{within}{name}"
-
-
-def _features(weight: Tensor) -> tuple[int, ...]:
-    """The shape without the outputs."""
-    return tuple(weight.shape[1:])
-
-
-def _of_a_norm(name: str, norms: tuple[str, ...]) -> bool:
-    """Whether this is an entry that a frozen norm accepts but does not always have."""
-    return name.startswith(norms) and name.endswith((".num_batches_tracked", ".eps"))
 
 
 def _some(names: Iterable[str], most: int = 4) -> str:

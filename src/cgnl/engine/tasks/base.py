@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ...data.index import IMAGE_SUFFIXES, Kind, has_suffix
-from ...data.loading import EvalBatches, TrainBatchSampler, View, count_cores, make_loader
-from ...data.prefetch import CudaPrefetcher
+from ...data.loading import CudaPrefetcher, EvalBatches, TrainBatchSampler, View, count_cores, make_loader
 from ...data.sources import CachedSource
 from ...models import is_detector
 from ...text import counted
