@@ -20,11 +20,9 @@ from .engine.tasks import Task
 from .engine.tasks.detection import SURE
 from .explain import figure
 from .explain.inputs import read_sample
-from .explain.maps import find_blocks
 from .explain.verdict import read_verdict
 from .export.onnx import OnnxNetwork, open_onnx
 from .extras import need
-from .heads import second_order_pools
 from .models.device import find_device
 from .models.weights import check_size, read_state_dict
 
@@ -93,8 +91,6 @@ class Trained(checkpoint.Trained):
         if isinstance(self.network, OnnxNetwork):
             raise ValueError(f"{self.path} is an ONNX file, whose blocks cannot be looked into: load the checkpoint")
         network = self.network.to(find_device(device))
-        if head is None:
-            head = bool(second_order_pools(network)) and not find_blocks(network)
         source = self._open([file])
         if len(source) > 1:
             raise ValueError(f"{file} holds {len(source)} {self.task.file}s: name one")

@@ -181,11 +181,6 @@ def test_look_refuses_more_pixels_than_it_takes(looked, monkeypatch):
         page.look(looked.network, looked.seen)
 
 
-def test_write_figure(looked, tmp_path):
-    page.write_figure([looked.row()], 0.5, "heat", tmp_path / "a.png")
-    assert read_picture(tmp_path / "a.png").shape[1] > 100
-
-
 def test_write_examples_only_of_embedded_data(looked, tmp_path):
     assert page.write_examples(looked.network, tmp_path) == []
 
@@ -194,7 +189,7 @@ def test_write_examples_only_of_embedded_data(looked, tmp_path):
 def test_write_examples_whatever_a_checkpoint_calls_its_classes(name, tmp_path):
     classes = [f"{name}{i}" for i in range(len(SYNTHETIC["parts"][0]))]
     trained = Trained(nn.Identity(), tuple(classes), "images", load("parts", {"data.dataset": "parts"}))
-    paths = page.write_examples(page.Network("", trained, "cpu"), tmp_path, count=2)
+    paths = page.write_examples(page.Network("", trained), tmp_path, count=2)
     assert [path.parent for path in paths] == [tmp_path, tmp_path]
     assert all(path.exists() for path in paths)
 
@@ -204,7 +199,7 @@ def test_write_examples_are_test_samples_and_can_be_looked_at(dataset, tmp_path)
     classes, draw = SYNTHETIC[dataset]
     kind = "videos" if dataset == "actions" else "images"
     trained = Trained(nn.Identity(), classes, kind, load(dataset, {"data.dataset": dataset}))
-    paths = page.write_examples(page.Network("", trained, "cpu"), tmp_path, count=2)
+    paths = page.write_examples(page.Network("", trained), tmp_path, count=2)
     assert len(paths) == 2
     for index, path in enumerate(paths):
         expected, found = draw(1, index), read_input(trained, path).pixels

@@ -119,6 +119,10 @@ class Attention:
             return self.strongest()
         return [Map(f"group {group}", values) for group, values in enumerate(self.group_maps)]
 
+    def choose(self, count: int = COLUMNS, group: int | None = None, by_group: bool = False) -> list[Map]:
+        """The maps of the groups, or those of the strongest channels."""
+        return self.by_group() if by_group else self.strongest(count, group)
+
     @property
     def caption(self) -> str:
         """What is shown, and what the rank implies, in a sentence or two."""
@@ -214,6 +218,11 @@ def check_input(x: Tensor) -> tuple[int, ...]:
 def find_blocks(model: nn.Module) -> dict[str, CGNL | NonLocal]:
     """The NL and CGNL blocks of a model, by dotted name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, CGNL | NonLocal)}
+
+
+def shows_head(model: nn.Module) -> bool:
+    """Whether a second-order head is all there is to explain."""
+    return bool(second_order_pools(model)) and not find_blocks(model)
 
 
 def find_module(known: Mapping[str, nn.Module], name: str | None, kind: str = "NL or CGNL block") -> str:

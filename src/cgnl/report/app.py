@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.images import to_image
+from ..explain.figure import write_figure
 from ..explain.maps import THRESHOLD
 from ..extras import need
-from .page import ALL, STRONGEST, STYLES, Look, Network, look_at, shown, write_examples, write_figure
+from .page import ALL, STRONGEST, STYLES, Look, Network, look_at, shown, write_examples
 
 LARGEST = 64  # MiB of an upload
 KEEP = 3600.0  # seconds for which a visitor's files and looks are kept
@@ -167,7 +168,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             """The figure to download."""
             least, how, _ = chosen[-3:]
             rows = [one.row(group, channel) for one, group, channel in split(looked, chosen)]
-            path = write_cached(folder, "attention.png", lambda path: write_figure(rows, least, how, path))
+            path = write_cached(folder, "attention.png", lambda path: write_figure(rows, path, least, how == "heat"))
             return gr.DownloadButton(value=path, interactive=True)
 
         def reset_menus(column: Column, one: Look) -> dict[Any, Any]:

@@ -5,11 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..atomic_io import save_figure
 from ..data.images import to_image
 from ..data.loading import MAX_UNCROPPED_SIDE
 from ..data.video import write_video
@@ -20,8 +17,8 @@ from ..engine.predictions import ranked
 from ..explain import figure
 from ..explain.figure import Row
 from ..explain.inputs import FileInput, read_input
-from ..explain.maps import THRESHOLD, Attention, Map, attention, find_blocks
-from ..explain.verdict import Verdict, quick_verdict, read_verdict
+from ..explain.maps import THRESHOLD, Attention, Map, find_blocks
+from ..explain.verdict import Verdict, read_verdict
 from ..models.device import find_device
 
 SIDE = 512  # small images are enlarged to about this many pixels
@@ -36,7 +33,6 @@ class Network:
 
     title: str
     trained: Trained
-    device: str
     verdict: Verdict | None = None  # of ``cgnl diagnose``
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -50,9 +46,19 @@ class Look:
     """One file in one network."""
 
     network: Network
-    seen: FileInput
-    attention: Attention
-    verdict: Verdict
+    explained: Row
+
+    @property
+    def seen(self) -> FileInput:
+        return self.explained.seen
+
+    @property
+    def attention(self) -> Attention:
+        return self.explained.attention  # pyright: ignore[reportReturnType]  never that of a head
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.explained.verdict  # pyright: ignore[reportReturnType]  which blocks have
 
     @property
     def times(self) -> int:
@@ -108,9 +114,7 @@ class Look:
 
     def row(self, group: str = ALL, channel: str = STRONGEST) -> Row:
         """A row of the figure that can be downloaded."""
-        (name, share), *_ = self.top(1).items()
-        words, maps = f"{name} ({share:.1%}). ", [self.map(group, channel)]
-        return Row(self.network.title, self.attention, self.seen, maps, words, verdict=self.verdict)
+        return replace(self.explained, maps=[self.map(group, channel)])
 
     def describe(self, group: str, channel: str) -> str:
         """Say whether the block is used, where the reference is and what is shown, in Markdown."""
@@ -138,7 +142,7 @@ def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
         trained = replace(trained, network=trained.network.to(device).eval())
         if not find_blocks(trained.network):
             raise ValueError(f"{path} has no NL or CGNL block, so there is no attention to show")
-        networks.append(Network(figure.name_run(path, paths), trained, device, read_verdict(path, trained.network)))
+        networks.append(Network(figure.name_run(path, paths), trained, read_verdict(path, trained.network)))
     if len({network.trained.kind for network in networks}) > 1:
         raise ValueError(f"{paths[0]} is for {networks[0].trained.kind} and {paths[1]} for {networks[1].trained.kind}")
     return networks
@@ -157,11 +161,12 @@ def look(
         raise ValueError(
             f"{width} x {height} pixels are more than the page takes, {MAX_UNCROPPED_SIDE} x {MAX_UNCROPPED_SIDE}"
         )
-    model, x = network.trained.network, seen.network_input.to(network.device)
     with network.lock:
-        found = attention(model, x, seen.place(at), block)
-        verdict = verdict or network.verdict or quick_verdict(model, [x])
-    return Look(network, seen, found, verdict)
+        verdict = verdict or network.verdict
+        row = figure.explain_input(
+            network.trained, seen, network.title, head=False, at=at, block=block, verdict=verdict
+        )
+    return Look(network, row)
 
 
 def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
@@ -185,27 +190,16 @@ def shown(
     frame: int = 0,
 ) -> Tensor:
     """Draw one map over the file, with the reference patch in green: uint8 [3, H, W]."""
-    row, count = look.row(group, channel), look.frames
-    image = figure.enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
-    scaled = figure.at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
-    if style == "heat":
-        image = figure.paint(image, look.seen, lambda part: figure.blend_heat(part, scaled))
-    elif style == "patches":
-        image = figure.paint(image, look.seen, lambda part: outline_patches(part, scaled >= threshold))
-    image = figure.mark_border(image, look.seen)
-    return figure.mark_patch(image, row, frame if count else int(look.attention.at[-1]))
-
-
-def outline_patches(pixels: Tensor, related: Tensor) -> Tensor:
-    """Dim pixels [3, H, W] outside a mask [h, w], and draw a white line around it."""
-    inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])  # [1, 1, H, W]
-    edge = F.max_pool2d(inside, 5, 1, 2) + F.max_pool2d(-inside, 5, 1, 2) > 0
-    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), figure.darken(pixels, related))
-
-
-def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) -> None:
-    """Write the figure that ``cgnl explain`` draws."""
-    save_figure(figure.draw(rows, threshold, heat=style == "heat"), path)
+    row, (height, width) = look.row(group, channel), look.seen.original.shape[-2:]
+    return figure.draw_alone(
+        row,
+        None if style == "image" else row.maps[0],
+        threshold,
+        style == "heat",
+        frame if look.frames else None,
+        height * look.times,
+        width * look.times,
+    )
 
 
 def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]:
