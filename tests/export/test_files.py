@@ -107,11 +107,9 @@ def test_head_exports_with_a_batch_that_torch_is_told_of(kind):
     ("network", "options", "shape"),
     [
         ("resnet50", {"block": "cgnlx"}, (2, 3, 50, 71)),
-        ("c2d_resnet18", {"block": "nl"}, (2, 3, 10, 50, 71)),
         ("i3d_resnet50", {"block": "cgnl", "scale": "resolution"}, (1, 3, 11, 40, 56)),
         ("maskrcnn_resnet50_fpn", {"block": "cgnl"}, (1, 3, 96, 71)),
         ("resnet18", {"head": "covariance"}, (3, 3, 32, 40)),
-        ("c2d_resnet18", {"head": "bilinear", "reduced": 32}, (2, 3, 10, 50, 71)),
     ],
     ids=str,
 )
@@ -139,8 +137,6 @@ def test_network_exports(network, options, shape):
     ("network", "options", "size"),
     [
         ("maskrcnn_resnet50_fpn", {}, (57, 44)),
-        ("c2d_resnet18", {}, (9, 40, 33)),
-        ("resnet18", {"head": "covariance", "reduced": 32}, (57, 44)),
         ("c2d_resnet18", {"head": "compact"}, (9, 40, 33)),
     ],
     ids=str,

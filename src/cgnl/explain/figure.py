@@ -193,7 +193,8 @@ def draw_frames(rows: Sequence[Row], threshold: float = THRESHOLD) -> Tensor:
                     draw_panel(axis, row, shown, threshold, True, frame)
                 line[0].set_title(f"frame {row.seen.frames[frame]}", fontsize=8)
             images.append(render(figure))
-    return torch.stack(images)
+    height, width = images[0].shape[1:]
+    return torch.stack(images)[:, :, : height // 2 * 2, : width // 2 * 2]  # videos have even sizes
 
 
 def write_figure(
