@@ -168,7 +168,7 @@ def test_predict_names_a_corrupt_onnx_file(cgnl, tmp_path, content):
     [
         (None, "was not written by cgnl export: it does not say what its outputs mean"),
         ("[]", "was not written by cgnl export: it does not say what its outputs mean"),
-        ('{"kind": "objects"}', "is the backbone of a network that finds objects: to find them, give the checkpoint"),
+        ('{"kind": "objects"}', "is the backbone of a detector: to find objects, give the checkpoint"),
         ('{"kind": "images"}', "does not describe a network: what was written about it is damaged"),
         (
             '{"kind": "images", "classes": ["a"], "settings": {"data": {"sise": 3}}}',

@@ -30,13 +30,10 @@ from tests.export.conftest import Small, shorten, stir
 
 KERNELS = {
     "dot": {"kernel": Dot()},
-    "embedded_gaussian": {"kernel": "embedded_gaussian"},
     "embedded_gaussian-normalized": {"kernel": EmbeddedGaussian(order=2), "normalize": True},
-    "rbf-paper": {"kernel": GaussianRBF()},
     "rbf-norm": {"kernel": GaussianRBF(beta="norm", gamma=1e-3)},
     "rbf-exact": {"kernel": GaussianRBF(beta="exact", gamma=0.1)},
     "rbf-exact-normalized": {"kernel": GaussianRBF(beta="exact", gamma=0.1), "normalize": True},
-    "taylor": {"kernel": Taylor([0.5, 1, 0.2])},
     "taylor-without-constant": {"kernel": Taylor([0, 1, 0.2])},
 }
 BLOCKS = {
@@ -50,7 +47,6 @@ BLOCKS = {
     "nl-subsampled": lambda: cgnl.NonLocal(8, subsample=True, norm=None),
     "nl-clip": lambda: cgnl.NonLocal(8, ndim=3, scale=False),
     "residual": lambda: cgnl.SimpleResidual(8, groups=2),
-    "residual-clip": lambda: cgnl.SimpleResidual(8, groups=2, ndim=3, norm="group"),
 }
 SHAPES = [(1, 5, 7), (3, 8, 9), (2, 13, 4), (1, 2, 2), (5, 40, 31)]
 """Batch, height and width; the last has more positions than a non-local block multiplies at once."""

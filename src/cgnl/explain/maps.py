@@ -106,12 +106,15 @@ class Attention:
             return [Map("all channels", self.maps[0, 0])]
         if group is not None and not 0 <= group < self.groups:
             raise ValueError(f"group = {group} is none of the {self.groups} of {self.block}")
-        inside = self.maps.shape[1]
-        maps = self.maps.flatten(0, 1)  # [C, *P]
-        ranges = maps.flatten(1).amax(1) - maps.flatten(1).amin(1)
-        order = ranges.argsort(descending=True, stable=True).tolist()
-        chosen = [channel for channel in order if group is None or channel // inside == group]
-        return [Map(f"group {c // inside}, channel {c}", maps[c]) for c in chosen[:count]]
+        flat = self.maps.flatten(0, 1).flatten(1)  # [C, N]
+        order = (flat.amax(1) - flat.amin(1)).argsort(descending=True, stable=True).tolist()
+        chosen = [c for c in order if group is None or c // self.maps.shape[1] == group]
+        return [self.of_channel(c) for c in chosen[:count]]
+
+    def of_channel(self, channel: int) -> Map:
+        """The map of a channel, counted over all groups."""
+        group, inside = divmod(channel, self.maps.shape[1])
+        return Map(f"group {group}, channel {channel}", self.maps[group, inside])
 
     def by_group(self) -> list[Map]:
         """The summed map of each group."""

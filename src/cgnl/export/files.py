@@ -174,7 +174,7 @@ def free_axes(model: nn.Module) -> dict[int, str]:
 
 
 def trace(model: nn.Module, example: Tensor | None = None, free: Iterable[int] | None = None) -> ExportedProgram:
-    """The network in eval mode as a program, whose axes are free but for the channels, unless told.
+    """The network in eval mode as a program; all axes but the channels are free unless ``free`` names others.
 
     ``example`` gives the number of axes, and must not have an axis of size 1, nor cause one in any layer.
     """

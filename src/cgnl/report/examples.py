@@ -61,16 +61,16 @@ def make_thumbnails(source: Source, predictions: Iterable[Prediction]) -> list[F
 
 
 def draw_examples(
-    source: Source, predictions: Sequence[Prediction], checkpoint: Path
+    source: Source | None, predictions: Sequence[Prediction], checkpoint: Path
 ) -> tuple[list[Figure], Verdict | None]:
     """What the network attends to in some samples, and the verdict of ``cgnl diagnose`` if there is one.
 
-    There are no images if the network has neither blocks nor a second-order head.
+    There are no images without samples, nor of a network that has neither blocks nor a second-order head.
     """
     trained = open_trained(checkpoint)
-    if not find_blocks(trained.network) and not second_order_pools(trained.network):
-        return [], None
     verdict = read_verdict(checkpoint, trained.network)
+    if source is None or not (find_blocks(trained.network) or second_order_pools(trained.network)):
+        return [], verdict
     figures = []
     for title, p in choose_examples(predictions).items():
         if is_sample(p, source):
@@ -78,11 +78,6 @@ def draw_examples(
                 drawn = draw_attention(trained, read_sample(trained, source, p.sample), p, verdict)
                 figures.append(Figure(to_webp(drawn), f"{title}: {p.name} is {p.label}, {describe(p)}"))
     return figures, verdict
-
-
-def find_verdict(checkpoint: Path) -> Verdict | None:
-    """The verdict that was noted for a network of which no samples are shown, such as a detector."""
-    return read_verdict(checkpoint, open_trained(checkpoint).network)
 
 
 def is_sample(prediction: Prediction, source: Source) -> bool:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -61,7 +62,7 @@ class Look:
         return self.explained.verdict  # pyright: ignore[reportReturnType]  which blocks have
 
     @property
-    def times(self) -> int:
+    def zoom(self) -> int:
         """Factor by which the file's pixels are enlarged."""
         return max(1, round(SIDE / max(self.seen.original.shape[-2:])))
 
@@ -76,8 +77,8 @@ class Look:
         at = self.seen.in_file(x, y)
         return (*at, self.seen.frames[int(t[0])]) if t else at
 
-    def again(self, at: tuple[float, ...], block: str | None = None) -> "Look":
-        """The same file from another position, or in another block."""
+    def move(self, at: tuple[float, ...], block: str | None = None) -> "Look":
+        """Look from another position, or into another block."""
         seen = self.seen.containing(at)
         return look(self.network, seen, at, block or self.attention.block, self.verdict if seen is self.seen else None)
 
@@ -109,8 +110,7 @@ class Look:
             return self.attention.strongest(1, None if group == ALL else int(group))[0]
         if channel == SUM:
             return self.attention.by_group()[int(group)]
-        maps = self.attention.maps
-        return Map(f"group {int(channel) // maps.shape[1]}, channel {channel}", maps.flatten(0, 1)[int(channel)])
+        return self.attention.of_channel(int(channel))
 
     def row(self, group: str = ALL, channel: str = STRONGEST) -> Row:
         """A row of the figure that can be downloaded."""
@@ -129,7 +129,7 @@ class Look:
         """Convert a pixel of the shown image to a position in the file."""
         seen, (rows, columns) = self.seen, self.seen.original.shape[-2:]
         sides = ((x, columns, seen.width), (y, rows, seen.height))
-        at = tuple(min(max(p / (self.times * shown), 0) * n, n - 1) for p, shown, n in sides)
+        at = tuple(min(max(p / (self.zoom * drawn), 0) * n, n - 1) for p, drawn, n in sides)
         return (*at, seen.frames[frame]) if self.frames else at
 
 
@@ -155,18 +155,15 @@ def look(
     block: str | None = None,
     verdict: Verdict | None = None,
 ) -> Look:
-    """Run a network on an input; ``at`` is in pixels of the file, ``verdict`` is found unless it is known."""
+    """Run a network on an input; ``at`` is in pixels of the file."""
     height, width = seen.pixels.shape[-2:]
     if height * width > MAX_UNCROPPED_SIDE**2:
         raise ValueError(
             f"{width} x {height} pixels are more than the page takes, {MAX_UNCROPPED_SIDE} x {MAX_UNCROPPED_SIDE}"
         )
+    options: Any = {"head": False, "at": at, "block": block, "verdict": verdict or network.verdict}
     with network.lock:
-        verdict = verdict or network.verdict
-        row = figure.explain_input(
-            network.trained, seen, network.title, head=False, at=at, block=block, verdict=verdict
-        )
-    return Look(network, row)
+        return Look(network, figure.explain_input(network.trained, seen, network.title, **options))
 
 
 def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
@@ -181,7 +178,7 @@ def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
     return looks
 
 
-def shown(
+def draw_look(
     look: Look,
     group: str = ALL,
     channel: str = STRONGEST,
@@ -197,8 +194,8 @@ def shown(
         threshold,
         style == "heat",
         frame if look.frames else None,
-        height * look.times,
-        width * look.times,
+        height * look.zoom,
+        width * look.zoom,
     )
 
 
