@@ -9,8 +9,8 @@ NC' x NC' matrix is never built.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -297,6 +297,15 @@ def eager(model: nn.Module) -> Any:
     """The uncompiled model: a compiled one may not call hooks."""
     model = getattr(model, "_orig_mod", model)
     return model._call_impl if getattr(model, "_compiled_call_impl", None) else model
+
+
+@contextmanager
+def entered(contexts: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter several contexts, such as the handles of hooks, and leave them all."""
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 @contextmanager
