@@ -19,12 +19,10 @@ from .engine.runs import find_checkpoint
 from .engine.tasks import Task
 from .engine.tasks.detection import SURE
 from .explain import figure
-from .explain.inputs import read_sample
-from .explain.maps import find_blocks
+from .explain.inputs import read_input, read_sample
 from .explain.verdict import read_verdict
 from .export.onnx import OnnxNetwork, open_onnx
 from .extras import need
-from .heads import second_order_pools
 from .models.device import find_device
 from .models.weights import check_size, read_state_dict
 
@@ -93,15 +91,11 @@ class Trained(checkpoint.Trained):
         if isinstance(self.network, OnnxNetwork):
             raise ValueError(f"{self.path} is an ONNX file, whose blocks cannot be looked into: load the checkpoint")
         network = self.network.to(find_device(device))
-        if head is None:
-            head = bool(second_order_pools(network)) and not find_blocks(network)
-        source = self._open([file])
-        if len(source) > 1:
-            raise ValueError(f"{file} holds {len(source)} {self.task.file}s: name one")
         options: Any = {"at": at, "block": block, "group": group, "head": head, "columns": columns}
         options |= {"with_grad_cam": grad_cam, "verdict": read_verdict(self.path, network)}
-        seen, title = read_sample(self, source, 0), figure.name_run(str(self.path), [str(self.path)])
-        return figure.explain_input(self, seen, title, **options)
+        in_file = isinstance(file, str | Path)
+        seen = read_input(self, file) if in_file else read_sample(self, self._open([file]), 0)
+        return figure.explain_input(self, seen, figure.name_run(str(self.path), [str(self.path)]), **options)
 
     def _holds_several(self, path: str | Path) -> bool:
         return Path(path).is_dir() and find_samples([path], self.task) != [Path(path)]

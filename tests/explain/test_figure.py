@@ -21,15 +21,16 @@ from cgnl.explain.figure import (
     RATE,
     Row,
     draw,
-    fit,
-    frames,
-    mark_border,
+    draw_alone,
+    draw_frames,
     outline,
-    paint,
     shrink,
 )
 from cgnl.explain.inputs import FileInput, whole_input
 from cgnl.explain.verdict import Verdict
+
+PLACES = [(1, 1), (1, 9), (5, 3), (6, 10)]
+"""Pixels that lie in the middle of no patch's edge."""
 
 
 def rows(ndim: int, *blocks) -> list[Row]:
@@ -117,18 +118,19 @@ def test_draw_is_on_the_file_where_the_network_saw_it():
     assert (picture[18:] == faded).all()
 
 
-def test_paint_border_and_fit_keep_to_the_view():
+def test_draw_alone_keeps_to_the_file():
     (row,) = map(cropped, rows(2, cgnl.CGNL(8, 8, groups=2)))
-    picture = fit(row.seen.original, 40, 80)
-    assert picture.shape == (3, 40, 120)
-    painted = paint(picture, row.seen, torch.zeros_like)
-    assert (painted == 0).nonzero().aminmax(dim=0).min.tolist() == [0, 4, 60]
-    assert (painted == 0).nonzero().aminmax(dim=0).max.tolist() == [2, 35, 107]
-    changed = (mark_border(picture, row.seen) != picture).any(0)
-    assert (changed.sum(), changed[4].sum(), changed[5].sum()) == (2 * 48 + 2 * 30, 48, 2)
-    assert fit(row.seen.original, 1, 10).shape == (3, 10, 30)
-    whole = whole_input(picture)
-    assert torch.equal(mark_border(picture, whole), picture)
+    plain = draw_alone(row, None, 0.5, heat=False, frame=None, height=200, width=600)
+    assert plain.shape == (3, 200, 600)
+    green = (plain == torch.tensor([0, 224, 0])[:, None, None]).all(0).nonzero().float()
+    assert (green.mean(0) - torch.tensor([80.0, 400.0])).abs().max() < 1  # 4 x 4 pixels from (38, 6) on, times ten
+    border = plain[0, 19:21, 300:540]  # dashed: black and white
+    assert (border.amin() < 50, border.amax() > 200) == (True, True)
+    painted = draw_alone(row, row.maps[0], 0.5, heat=False, frame=None, height=200, width=600)
+    assert (painted[:, :15] == int(255 - FADED * 155)).all()
+    related = row.maps[0].related(0.5)  # [4, 6]
+    centres = painted[0, 40:180:40, 320:540:40]
+    assert torch.equal(centres, torch.where(related, 100, 40).byte())
 
 
 def test_large_pictures_are_drawn_on_a_smaller_copy():
@@ -156,7 +158,7 @@ def test_caption_says_whether_the_block_is_used(verdict, unused):
 
 def test_caption_takes_any_name():
     (row,) = rows(2, cgnl.CGNL(8, 8, groups=2))
-    draw([replace(row, title="a$\\frac$/b", words="$_{^$ (90%). ")]).draw_without_rendering()
+    draw([replace(row, title="a$\\frac$/b", prediction="$_{^$ (90%). ")]).draw_without_rendering()
 
 
 def test_draw_with_heat_and_grad_cam():
@@ -164,7 +166,7 @@ def test_draw_with_heat_and_grad_cam():
     heated = draw([row], heat=True).axes[1].images[0].get_array().astype(float).sum(-1)
     y, x = divmod(int(row.maps[0].scaled.argmax()), 6)  # inferno's brightness rises with the value
     assert heated[2 * y : 2 * y + 2, 2 * x : 2 * x + 2].max() == heated.max() > heated.min()
-    beside = replace(row, maps=row.maps[:1], grad_cam=torch.rand(4, 6))
+    beside = replace(row, maps=row.maps[:1], grad_cam=Map("Grad-CAM", torch.rand(4, 6)))
     axes = draw([beside]).axes
     assert [a.get_title() for a in axes[2:]] == ["Grad-CAM"]
     assert not axes[2].collections  # it relates nothing
@@ -193,24 +195,25 @@ def test_draw_of_a_clip_is_a_strip_of_frames():
 
 def test_frames_say_that_a_block_is_not_used():
     (row,) = rows(3, cgnl.CGNL(8, 4, ndim=3, groups=2))
-    used, unused = (frames([replace(row, verdict=Verdict({"1": share}, 0, 90))]) for share in (5.0, 0.1))
-    assert torch.equal(unused[:, :, :-18], used)
-    assert unused[:, :, -18:, : 24 * 12].amax() > 100
-    assert unused[:, :, -18:, 24 * 12 :].amax() == 0
+    red = torch.tensor([192, 57, 43])[:, None, None]
+    used, unused = (draw_frames([replace(row, verdict=Verdict({"1": share}, 0, 90))]) for share in (5.0, 0.1))
+    assert [bool((found == red).all(1).any()) for found in (used, unused)] == [False, True]
 
 
 def test_frames_are_all_frames_with_every_map(tmp_path):
     (row,) = rows(3, cgnl.CGNL(8, 4, ndim=3, groups=2))
-    pictures = frames([row])
-    height, width = 24 * 8, 24 * 12  # 8 pixels become at least 192
-    assert pictures.shape == (4, 3, 18 + height, 5 * width)
-    green = (pictures == torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None]).all(1)
+    pictures = draw_frames([row])
+    assert (pictures.shape[:2], pictures.dtype) == ((4, 3), torch.uint8)
+    green = (pictures == torch.tensor([0, 224, 0])[:, None, None]).all(1)
     assert green.flatten(1).any(1).tolist() == [False, False, True, False]
-    y, x = green[2].nonzero().amin(0).tolist(), green[2].nonzero().amax(0).tolist()
-    assert (y, x) == ([18 + 48, 96], [18 + 95, 143])
+    strip = draw([row])  # in which the first map has the second line
+    for frame in range(4):
+        panel = strip.axes[4 + frame].images[0].get_array()
+        assert all((pictures[frame].permute(1, 2, 0) == torch.from_numpy(panel[y, x])).all(2).any() for y, x in PLACES)
     write_video(pictures[:, :, :-1, :-1], RATE, tmp_path / "a.mp4")
     with av.open(str(tmp_path / "a.mp4")) as container:
         back = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    assert (len(back), back[0].shape) == (4, (18 + height, 5 * width, 3))
-    inside = torch.from_numpy(back[1])[40:200, 20:260].float()
-    assert inside.mean() == pytest.approx(100, abs=4)
+    height, width = pictures.shape[-2:]
+    assert (len(back), back[0].shape) == (4, (height // 2 * 2, width // 2 * 2, 3))
+    truth = pictures[1, :, : height // 2 * 2, : width // 2 * 2].permute(1, 2, 0).float()
+    assert (torch.from_numpy(back[1]).float() - truth).abs().mean() < 5

@@ -1,4 +1,4 @@
-"""Pairs of channels say what the gradient says, and their maps add up to it."""
+"""Contributions of pairs are the gradient times the products, and their maps add up to them."""
 
 import pytest
 import torch
@@ -41,12 +41,12 @@ def compute_slope(net: Net, x: Tensor, target: int) -> tuple[Tensor, Tensor, tup
     return torch.autograd.grad(logits[0, target], pooled)[0][0], pooled[0].detach(), maps
 
 
-def test_maps_add_up_to_what_a_pair_says(net):
+def test_maps_add_up_to_the_contribution_of_their_pair(net):
     found = pairs(net, draw(), target=2, count=15)
     total = found.maps.flatten(1).sum(1) if found.kind == "bilinear" else found.maps.flatten(1).mean(1)
     assert found.maps.shape[1:] == (6, 5)
-    assert relative_error(total, torch.tensor(found.said, dtype=torch.float64)) < EXACT
-    assert list(found.said) == sorted(found.said, reverse=True)
+    assert relative_error(total, torch.tensor(found.contributions, dtype=torch.float64)) < EXACT
+    assert list(found.contributions) == sorted(found.contributions, reverse=True)
 
 
 def test_pairs_are_all_of_the_gradient_times_the_products(net):
@@ -54,8 +54,8 @@ def test_pairs_are_all_of_the_gradient_times_the_products(net):
     slope, pooled, maps = compute_slope(net, x, target=1)
     found = pairs(net, x, target=1, count=100)
     assert len(set(found.channels)) == len(found.channels) == net.head.features
-    assert sum(found.said) == pytest.approx(float((slope * pooled).sum()), rel=1e-9)
-    assert found.speaking == pytest.approx(sum(s for s in found.said if s > 0), rel=1e-9)
+    assert sum(found.contributions) == pytest.approx(float((slope * pooled).sum()), rel=1e-9)
+    assert found.positive == pytest.approx(sum(s for s in found.contributions if s > 0), rel=1e-9)
     (i, j), shown = found.channels[0], found.maps[0]
     phi, g = (m[0].detach() for m in maps)
     if net.head.kind == "compact":

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from cgnl.models import NETWORKS
 from cgnl.models.resnet import resnet
-from cgnl.models.video import c2d_resnet
 from cgnl.surgery import inserted
 from tests.engine.conftest import cgnl, write_checkpoint  # noqa: F401
 
@@ -34,7 +33,6 @@ SMALL: dict[str, Callable[[int, float], nn.Module]] = {
     "small": lambda num_classes, dropout: Small(num_classes, 2),  # noqa: ARG005
     "small_video": lambda num_classes, dropout: Small(num_classes, 3),  # noqa: ARG005
     "short": lambda num_classes, dropout: shorten(resnet(18, num_classes, dropout)),
-    "short_video": lambda num_classes, dropout: shorten(c2d_resnet(18, num_classes, dropout)),
 }
 
 

@@ -88,24 +88,22 @@ def test_export_folder_is_loaded_by_from_pretrained(cgnl, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("network", "head", "out"),
+    ("head", "out"),
     [
-        ("short", "covariance", "model.onnx"),
-        ("short_video", "compact", "model.onnx"),
-        ("short", "compact", "model.pt2"),
-        ("short", "bilinear", "model.safetensors"),
-        ("short", "covariance", "birds/"),
+        ("covariance", "model.onnx"),
+        ("compact", "model.pt2"),
+        ("bilinear", "model.safetensors"),
+        ("covariance", "birds/"),
     ],
 )
-def test_export_of_a_network_with_a_head(cgnl, checkpoint, tmp_path, network, head, out):
-    path = checkpoint(network, None, head=head)
+def test_export_of_a_network_with_a_head(cgnl, checkpoint, tmp_path, head, out):
+    path = checkpoint("short", None, head=head)
     status, said, err = cgnl("export", path, f"{tmp_path}/{out}")
     assert (status, err) == (0, "")
     assert " 5 shapes" in said
     trained, x = open_trained(path).network.eval(), torch.randn(2, 3, 64, 40)
     if out == "model.onnx":
-        data = tmp_path / "data"
-        files = write_pictures(data, "ab", 1) if network == "short" else write_frame_folders(data, "ab", 1)
+        files = write_pictures(tmp_path / "data", "ab", 1)
         same_answers(*(cgnl("predict", file, *files, "--json")[1] for file in (tmp_path / out, path)))
     elif out == "model.pt2":
         with torch.no_grad():
@@ -170,7 +168,7 @@ def test_predict_names_a_corrupt_onnx_file(cgnl, tmp_path, content):
     [
         (None, "was not written by cgnl export: it does not say what its outputs mean"),
         ("[]", "was not written by cgnl export: it does not say what its outputs mean"),
-        ('{"kind": "objects"}', "is the backbone of a network that finds objects: to find them, give the checkpoint"),
+        ('{"kind": "objects"}', "is the backbone of a detector: to find objects, give the checkpoint"),
         ('{"kind": "images"}', "does not describe a network: what was written about it is damaged"),
         (
             '{"kind": "images", "classes": ["a"], "settings": {"data": {"sise": 3}}}',

@@ -11,7 +11,7 @@ from PIL import Image
 
 from cgnl.cli import main
 from cgnl.engine.checkpoint import Trained, parse_card
-from cgnl.export.onnx import LEAST, get_arena_limit
+from cgnl.export.onnx import MIN_ARENA, get_arena_limit
 
 COLOURS = ["red", "green", "blue"]
 CARD = {"kind": "images", "classes": COLOURS, "settings": {"data": {"dataset": "folder", "test_short_side": 256}}}
@@ -131,6 +131,6 @@ def about(**data: Any) -> Trained:
 
 
 def test_most_memory_is_a_gibibyte_or_many_times_what_is_seen():
-    assert get_arena_limit(about(size=224, test_short_side=256)) == LEAST == 2**30
+    assert get_arena_limit(about(size=224, test_short_side=256)) == MIN_ARENA == 2**30
     clips = {"frames": 32, "test_short_side": 256, "test_clips": 10, "test_crops": 3}
     assert get_arena_limit(about(**clips)) == 64 * 8 * 3 * 32 * 256 * 256 * 4

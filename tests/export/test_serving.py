@@ -4,7 +4,7 @@ from torch import nn
 
 import cgnl
 from cgnl.export import fold, for_inference
-from cgnl.export.serving import MOST, Graphed
+from cgnl.export.serving import MAX_GRAPHS, Graphed
 from cgnl.heads import KINDS
 from tests.conftest import relative_error
 from tests.export.conftest import Small, stir
@@ -86,10 +86,10 @@ def test_for_inference_on_a_gpu(graphs, monkeypatch):
 @gpu
 def test_graphed_keeps_so_many_shapes_and_no_more():
     layer = Graphed(torch.nn.Linear(4, 3, device="cuda").requires_grad_(False))
-    for count in (*range(1, MOST + 3), 1, 2):
+    for count in (*range(1, MAX_GRAPHS + 3), 1, 2):
         x = torch.randn(count, 4, device="cuda")
         assert torch.allclose(layer(x), layer.network(x), atol=1e-6)
-    assert len(layer._graphs) == MOST
+    assert len(layer._graphs) == MAX_GRAPHS
 
 
 @gpu

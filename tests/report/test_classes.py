@@ -4,7 +4,7 @@ import re
 import pytest
 
 from cgnl.engine.predictions import Prediction
-from cgnl.report.classes import MOST, draw_matrix, draw_reliability
+from cgnl.report.classes import MAX_CLASSES, draw_matrix, draw_reliability
 
 PREDICTIONS = [
     *(Prediction(i, "cat", "cat", 0.95) for i in range(7)),
@@ -25,7 +25,7 @@ def test_matrix_shows_counts_and_names():
     assert "://" not in drawn
 
 
-@pytest.mark.parametrize(("count", "drawn"), [(MOST, True), (MOST + 1, False), (0, False)])
+@pytest.mark.parametrize(("count", "drawn"), [(MAX_CLASSES, True), (MAX_CLASSES + 1, False), (0, False)])
 def test_matrix_only_of_few_classes(count, drawn):
     predictions = [Prediction(i, f"class{i}", "class0", 0.5) for i in range(count)]
     assert (draw_matrix(predictions) is not None) is drawn

@@ -9,6 +9,7 @@ from torch import nn
 from cgnl import CGNL, explain
 from cgnl.engine.config import load
 from cgnl.engine.predictions import Prediction
+from cgnl.explain.inputs import whole_input
 from cgnl.report.examples import (
     Figure,
     choose_examples,
@@ -68,10 +69,10 @@ def test_find_strongest_is_where_theta_is_largest(ndim, size, grid):
     kind = nn.Conv2d if ndim == 2 else nn.Conv3d
     stride = tuple(s // g for s, g in zip(size, grid, strict=True))
     model = nn.Sequential(kind(3, 16, stride, stride), CGNL(16, ndim=ndim, groups=2))
-    x = torch.randn(1, 3, *size)
-    result = explain.attention(model, x, [s / 2 for s in reversed(size)])
-    found = explain.attention(model, x, find_strongest(result))
-    assert result.theta[(slice(None), *found.position)].abs().max() == result.theta.abs().max()
+    pixels = torch.randint(0, 256, (3, *size) if ndim == 2 else (size[0], 3, *size[1:]), dtype=torch.uint8)
+    seen = whole_input(pixels, () if ndim == 2 else range(3, 3 + size[0]))
+    found = explain.attention(model, seen.network_input, seen.place(find_strongest(model, seen)))
+    assert found.theta[(slice(None), *found.position)].abs().max() == found.theta.abs().max()
 
 
 def test_picture_lies_in_the_page():

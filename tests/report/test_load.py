@@ -18,9 +18,9 @@ pytest.importorskip("gradio")
 
 @pytest.mark.long
 def test_visitors_at_once_get_what_each_would_get_alone(tmp_path):
-    figures = measure(60, 20, tmp_path)
+    figures = measure(40, 20, tmp_path)
     assert (figures.lost, figures.mixed, figures.left) == ([], [], [])
-    assert len(figures.seconds) == 60
+    assert len(figures.seconds) == 40
     assert figures.grown < ROOM
 
 

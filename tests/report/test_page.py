@@ -41,7 +41,7 @@ def test_look_at_sees_what_a_test_sees(looked, picture):
 
 
 def test_place_is_where_the_click_was(looked):
-    assert looked.times == 11  # 48 pixels become about 512
+    assert looked.zoom == 11  # 48 pixels become about 512
     assert looked.at == (8 + 16, 16)
     assert looked.place(0, 0) == (0, 0)
     assert looked.place(11 * 5, 11 * 7) == (5, 7)
@@ -50,7 +50,7 @@ def test_place_is_where_the_click_was(looked):
 
 
 def test_look_again_moves_the_reference(looked):
-    again = looked.again(looked.place(11 * 38, 11 * 2))
+    again = looked.move(looked.place(11 * 38, 11 * 2))
     assert again.attention.position == (0, 3)
     assert again.at == (38, 2)
     assert again.seen is looked.seen
@@ -58,33 +58,33 @@ def test_look_again_moves_the_reference(looked):
 
 
 def test_look_again_moves_the_view_where_a_test_sees_nothing(looked, picture):
-    again = looked.again((3, 9))
+    again = looked.move((3, 9))
     assert torch.equal(again.seen.pixels, read_picture(picture)[:, :, :32])
     assert again.at == (3, 9)
     direct = explain.attention(looked.network.trained.network, network_input(again.seen.pixels[None]), (3, 9))
     assert torch.equal(again.attention.maps, direct.maps)
     assert "The view was moved" in again.describe("all", "strongest")
-    assert again.again((3, 9)).seen is again.seen
-    back = again.again((12, 9))  # which the usual view has
+    assert again.move((3, 9)).seen is again.seen
+    back = again.move((12, 9))  # which the usual view has
     assert torch.equal(back.seen.pixels, looked.seen.pixels)
     assert "The view was moved" not in back.describe("all", "strongest")
 
 
 @pytest.mark.parametrize("style", page.STYLES)
 def test_shown_is_enlarged_and_marked(looked, style):
-    found = page.shown(looked, style=style)
+    found = page.draw_look(looked, style=style)
     assert (found.dtype, found.shape) == (torch.uint8, (3, 11 * 32, 11 * 48))
     assert found[:, 11 * 16, 11 * 24].tolist() == [0, 224, 0]  # the corner of the patch that has the middle
-    assert not torch.equal(found, page.shown(looked.again((9, 1)), style=style))
+    assert not torch.equal(found, page.draw_look(looked.move((9, 1)), style=style))
 
 
 def test_shown_picture_is_the_picture(looked, picture):
-    found = page.shown(looked, style="image")
+    found = page.draw_look(looked, style="image")
     assert torch.equal(found[:, 5 : 11 * 15 : 11, 5::11], read_picture(picture)[:, :15])
 
 
 def test_shown_dims_what_is_not_related(looked):
-    found = page.shown(looked, "0", page.SUM, threshold=0.9)
+    found = page.draw_look(looked, "0", page.SUM, threshold=0.9)
     related = looked.map("0", page.SUM).scaled >= 0.9  # [4, 4]
     for row in range(4):
         for column in range(4):
@@ -101,7 +101,7 @@ def test_large_pictures_are_kept_small(checkpoint, tmp_path):
     (file,) = write_pictures(tmp_path / "large", classes="a", count=1, size=(100, 2 * page.LARGEST))
     (looked,) = page.look_at([network], file)
     assert looked.seen.original.shape == (3, 50, page.LARGEST)
-    assert looked.times == 1
+    assert looked.zoom == 1
     assert looked.place(10, 20) == (20, 40)
 
 
@@ -145,11 +145,11 @@ def test_clip_has_frames(checkpoint, tmp_path):
     assert looked.frames == 4
     assert looked.at == (4 + 8, 8, 1)  # four frames in the middle of six
     assert looked.row().seen.frames == (1, 2, 3, 4)
-    pictures = [page.shown(looked, style="image", frame=t) for t in range(4)]
+    pictures = [page.draw_look(looked, style="image", frame=t) for t in range(4)]
     assert [bool((p == torch.tensor([0, 224, 0])[:, None, None]).all(0).any()) for p in pictures] == [True] + [
         False
     ] * 3
-    moved = looked.again(looked.place(0, 0, frame=2))
+    moved = looked.move(looked.place(0, 0, frame=2))
     assert moved.attention.at == (0, 0, 2)
     assert moved.seen.box.left == 0
 
@@ -181,11 +181,6 @@ def test_look_refuses_more_pixels_than_it_takes(looked, monkeypatch):
         page.look(looked.network, looked.seen)
 
 
-def test_write_figure(looked, tmp_path):
-    page.write_figure([looked.row()], 0.5, "heat", tmp_path / "a.png")
-    assert read_picture(tmp_path / "a.png").shape[1] > 100
-
-
 def test_write_examples_only_of_embedded_data(looked, tmp_path):
     assert page.write_examples(looked.network, tmp_path) == []
 
@@ -194,7 +189,7 @@ def test_write_examples_only_of_embedded_data(looked, tmp_path):
 def test_write_examples_whatever_a_checkpoint_calls_its_classes(name, tmp_path):
     classes = [f"{name}{i}" for i in range(len(SYNTHETIC["parts"][0]))]
     trained = Trained(nn.Identity(), tuple(classes), "images", load("parts", {"data.dataset": "parts"}))
-    paths = page.write_examples(page.Network("", trained, "cpu"), tmp_path, count=2)
+    paths = page.write_examples(page.Network("", trained), tmp_path, count=2)
     assert [path.parent for path in paths] == [tmp_path, tmp_path]
     assert all(path.exists() for path in paths)
 
@@ -204,7 +199,7 @@ def test_write_examples_are_test_samples_and_can_be_looked_at(dataset, tmp_path)
     classes, draw = SYNTHETIC[dataset]
     kind = "videos" if dataset == "actions" else "images"
     trained = Trained(nn.Identity(), classes, kind, load(dataset, {"data.dataset": dataset}))
-    paths = page.write_examples(page.Network("", trained, "cpu"), tmp_path, count=2)
+    paths = page.write_examples(page.Network("", trained), tmp_path, count=2)
     assert len(paths) == 2
     for index, path in enumerate(paths):
         expected, found = draw(1, index), read_input(trained, path).pixels

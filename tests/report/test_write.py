@@ -14,6 +14,7 @@ from tests.engine.conftest import options
 
 from .conftest import ANSWERS, RESULTS, ROWS, Reader
 
+BLOCK = {"model__block": "cgnl", "model__options": {"after": ["conv1"], "groups": 2}}
 EVIL = "<script>alert(1)</script>\"'&"
 
 
@@ -111,7 +112,7 @@ def train(cgnl, tmp_path):
 
 
 def test_train_writes_a_report(train, tmp_path):
-    status, out, err = train(model__name="resnet18", model__block="cgnl", optim__epochs=1, data__samples=16)
+    status, out, err = train(**BLOCK, optim__epochs=1, data__samples=16)
     assert (status, err) == (0, "")
     file = tmp_path / "run" / "report.html"
     assert f"a report: {file}" in out
@@ -126,7 +127,7 @@ def test_train_writes_a_report(train, tmp_path):
         "To repeat it",
     ):
         assert words in read.text
-    assert "cgnl train model.name=resnet18 model.block=cgnl" in read.text
+    assert "model.block=cgnl" in read.text
     assert "The most confident right prediction" in read.text or "The most confident wrong prediction" in read.text
     assert not {"script", "link", "iframe"} & set(read.names)
     assert re.search(r"(src|href)=\"(?!data:|#)", text) is None
@@ -136,7 +137,7 @@ def test_train_writes_a_report(train, tmp_path):
 
 
 def test_report_says_whether_the_block_is_used(train, cgnl, tmp_path):
-    train(model__name="resnet18", model__block="cgnl", optim__epochs=1, data__samples=16)
+    train(**BLOCK, optim__epochs=1, data__samples=16)
     run, sentence = tmp_path / "run", r"The block adds \S+ % to its input in the median sample"
     assert re.search(sentence, Reader((run / "report.html").read_text()).text)
     (run / "diagnosis.json").unlink()
@@ -241,7 +242,7 @@ def test_report_is_a_page_by_its_name(folder, tmp_path):
 
 
 def test_a_finished_run_says_whether_its_block_is_used(run, cgnl):
-    result = run(data__samples=24, model__block="cgnl", model__options={"after": ["conv1"], "groups": 2})
+    result = run(data__samples=24, **BLOCK)
     noted = json.loads((result.folder / "diagnosis.json").read_text())["last.ckpt"]
     assert (list(noted["added"]), noted["samples"]) == (["conv1_cgnl"], 6)
     assert f"{noted['changed']:,} of 6 test predictions change" in (result.folder / "log.txt").read_text()

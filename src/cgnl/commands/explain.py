@@ -66,10 +66,10 @@ def explain(
     need("matplotlib", "explain")
     from ..data.readers import cub_parts
     from ..engine.checkpoint import open_trained
-    from ..explain import figure, find_blocks
+    from ..explain import figure
     from ..explain.inputs import read_input
+    from ..explain.maps import shows_head
     from ..explain.verdict import read_verdict
-    from ..heads import second_order_pools
     from ..models.device import find_device
 
     rows, arrays = [], {}
@@ -80,10 +80,10 @@ def explain(
         network = trained.network.to(find_device(device))
         seen = read_input(trained, file)
         options = {"at": position, "block": block, "group": group, "by_group": by_group}
-        shows_head = head or (bool(second_order_pools(network)) and not find_blocks(network))
-        if shows_head and (position or block or group is not None or by_group):
+        of_head = head or shows_head(network)
+        if of_head and (position or block or group is not None or by_group):
             raise ValueError(f"at, block, group and by_group select maps of a block, and {path} shows its head")
-        options |= {"head": shows_head, "columns": columns, "with_grad_cam": grad_cam}
+        options |= {"head": of_head, "columns": columns, "with_grad_cam": grad_cam}
         options["verdict"] = read_verdict(path, network)
         row = figure.explain_input(trained, seen, figure.name_run(path, paths), **options)
         rows.append(row)

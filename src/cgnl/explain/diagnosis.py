@@ -12,7 +12,7 @@ vary together: the rest can be replaced by its mean over the evaluation set, or 
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from ..blocks import CGNL, NonLocal
 from ..extras import need
 from ..heads import SecondOrderPool
 from ..ops.reference import leading
-from .maps import patched
+from .maps import entered, patched
 from .verdict import Verdict
 
 Context = AbstractContextManager[Any]
@@ -121,13 +121,10 @@ def diagnose_blocks(
     recorded: dict[str, list[Tensor]] = {name: [] for name in compact}
     branches = {name: BranchSize() for name in blocks}
     pooled = [Mean() for _ in matrices]
-    with ExitStack() as stack:
-        for name, block in compact.items():
-            stack.enter_context(replaced(block, by_itself(recorded[name])))
-        for name, block in blocks.items():
-            stack.enter_context(block.register_forward_hook(branches[name]))
-        for head, mean in zip(matrices, pooled, strict=True):
-            stack.enter_context(head.register_forward_hook(mean))
+    watches = [replaced(block, by_itself(recorded[name])) for name, block in compact.items()]
+    watches += [block.register_forward_hook(branches[name]) for name, block in blocks.items()]
+    watches += [head.register_forward_hook(mean) for head, mean in zip(matrices, pooled, strict=True)]
+    with entered(watches):
         truth = test()
     values = {name: torch.cat(parts) for name, parts in recorded.items()}
     added = {name: branch.share for name, branch in branches.items()}
@@ -155,9 +152,7 @@ def diagnose_blocks(
     compare = compare or compare_classes
     outcomes = [replace(compare("as it is", truth, truth), added=of_all, added_median=median)]
     for name, contexts in variants.items():
-        with ExitStack() as stack:
-            for context in contexts():
-                stack.enter_context(context)
+        with entered(contexts()):
             outcomes.append(compare(name, truth, test()))
     orders = {name: order_names(block) for name, block in compact.items()}
     return Diagnosis(tuple(outcomes), tuple(spreads(values, orders)), values, orders, added)

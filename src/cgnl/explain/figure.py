@@ -1,7 +1,8 @@
-"""Draw maps on the file they are of: the paper's figure, a strip of frames, and a video."""
+"""Draw maps on the file they are of: the paper's figure, a strip of frames, a video, and one panel for the web page."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -13,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..atomic_io import make_folder, save_figure, write_whole
-from ..data.transforms import Box, crop, resize
+from ..data.transforms import crop, resize
 from ..data.video import write_video
 from ..engine.checkpoint import Trained
 from ..engine.predictions import ranked
 from ..engine.tasks.detection import SURE, same_objects
-from ..explain.inputs import DetectorInput, FileInput
 from ..extras import need
-from .maps import COLUMNS, THRESHOLD, Attention, Map, attention, grad_cam
+from .inputs import DetectorInput, FileInput
+from .maps import COLUMNS, THRESHOLD, Attention, Map, attention, grad_cam, shows_head
 from .second_order import Pairs, pairs
 from .verdict import Verdict, detect, quick_verdict
 
@@ -31,9 +32,10 @@ SIDE, LONGEST = 1.55, 4.0  # inches of a panel's shorter side, and of its longer
 RESOLUTION = 110, 250  # least and most dots per inch
 LARGEST = 1600  # larger images are drawn on a copy of so many pixels
 FRAMES = 8  # in a strip
+RATE = Fraction(8)  # frames per second of a video
 NAMED = 5  # objects in a caption
 MARGIN, LINE = 0.08, 0.14  # inches above a figure, and of a line of its caption
-PANEL, RATE = (192, 384), Fraction(8)  # least and most height of a video panel in pixels, frames per second
+MOVED = " The view was moved to the reference position: a test sees the middle."
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +45,9 @@ class Row:
     title: str
     attention: Attention | Pairs
     seen: FileInput
-    maps: Sequence[Map]  # one column each
-    words: str = ""  # prefix of the caption, such as the predicted class
-    grad_cam: Tensor | None = None  # [*positions]
+    maps: Sequence[Map]  # one panel each
+    prediction: str = ""  # the beginning of the caption
+    grad_cam: Map | None = None
     verdict: Verdict | None = None  # whether the block is used
 
     @property
@@ -61,10 +63,9 @@ class Row:
         return int((int(each.argmax()) + 0.5) * len(self.seen.original) / len(each))
 
     @property
-    def panels(self) -> list[tuple[Map, bool]]:
-        """Each map, and whether its related patches are outlined: not for Grad-CAM, which relates nothing."""
-        extra = [] if self.grad_cam is None else [(Map("Grad-CAM", self.grad_cam), False)]
-        return [(m, True) for m in self.maps] + extra
+    def panels(self) -> list[Map | None]:
+        """None, which stands for the file itself, and the maps."""
+        return [None, *self.maps, *([self.grad_cam] if self.grad_cam else [])]
 
     @property
     def reference(self) -> tuple[float, float, float, float] | None:
@@ -77,21 +78,14 @@ class Row:
         return box.left + column * width, box.top + row * height, width, height
 
     @property
-    def unused(self) -> bool:
-        return self.verdict is not None and self.verdict.unused(self.block)
-
-    @property
     def caption(self) -> str:
         """The prediction, whether the block is used, and what is shown."""
         verdict = f"{self.verdict.words(self.block)} " if self.verdict else ""
-        return f"{self.words}{verdict}{self.attention.caption}{MOVED if self.seen.usual else ''}"
+        return f"{self.prediction}{verdict}{self.attention.caption}{MOVED if self.seen.usual else ''}"
 
     def save(self, path: str | Path, threshold: float = THRESHOLD, heat: bool = False) -> None:
         """Draw the maps to an image or, for clips, to an .mp4."""
         write_figure([self], Path(path), threshold, heat)
-
-
-MOVED = " The view was moved to the reference position: a test sees the middle."
 
 
 def explain_input(
@@ -99,7 +93,7 @@ def explain_input(
     seen: FileInput,
     title: str = "",
     *,
-    head: bool = False,
+    head: bool | None = None,
     at: Sequence[float] | None = None,
     block: str | None = None,
     group: int | None = None,
@@ -108,52 +102,50 @@ def explain_input(
     with_grad_cam: bool = False,
     verdict: Verdict | None = None,
 ) -> Row:
-    """Compute the maps of a block, or of the second-order head; ``at`` is in pixels of the file.
+    """Compute the maps of a block, or of the second-order head if that is all there is.
 
-    ``verdict`` says whether the blocks are used; unless given, it is found for this input.
+    Args:
+        trained, seen, title: the network, its input, and the name of its run.
+        head: whether to explain the head; if there is no block, unless given.
+        at: the reference position in pixels of the file; the middle unless given.
+        block, group, by_group, columns: which maps.
+        with_grad_cam: whether to compute Grad-CAM too.
+        verdict: whether the blocks are used; found for this input unless given.
     """
     network, seen = trained.network, shrink(seen.containing(at))
+    head = shows_head(network) if head is None else head
+    x = seen.network_input.to(next(network.parameters()).device)
     if isinstance(seen, DetectorInput):
         if head or with_grad_cam:
             raise ValueError("a detector has no second-order head, and no one class for Grad-CAM")
-        return _explain_objects(trained, seen, title, at, block, (group, by_group, columns), verdict)
-    x = seen.network_input.to(next(network.parameters()).device)
+        result = attention(network, x, seen.place(at), block, network.get_submodule("backbone"))
+        find = partial(detect, ids=trained.ids)
+        verdict = verdict or quick_verdict(network, [[seen.image]], find, same_objects)
+        maps = result.choose(columns, group, by_group)
+        return Row(title, result, seen, maps, name_objects(trained, seen.image), verdict=verdict)
     if head:
-        result, layer, verdict = pairs(network, x, count=columns), None, None
-        maps, label = result.named, result.target
+        result, verdict = pairs(network, x, count=columns), None
+        maps = result.named
     else:
         result = attention(network, x, seen.place(at), block)
-        maps, layer = _choose(result, group, by_group, columns), result.block
-        label = int(ranked(result.output.float().softmax(1)[0], 1)[1])
         verdict = verdict or quick_verdict(network, [x])
-    probability = float(result.output.float().softmax(1)[0, label])
-    heat = grad_cam(network, x, label, layer) if with_grad_cam else None
-    return Row(title, result, seen, maps, f"{trained.classes[label]} ({probability:.1%}). ", heat, verdict)
+        maps = result.choose(columns, group, by_group)
+    score, label = ranked(result.output.float().softmax(1)[0], 1)
+    words = f"{trained.classes[int(label)]} ({float(score):.1%}). "
+    row = Row(title, result, seen, maps, words, verdict=verdict)
+    if not with_grad_cam:
+        return row
+    return replace(row, grad_cam=Map("Grad-CAM", grad_cam(network, x, int(label), row.block)))
 
 
-def _choose(result: Attention, group: int | None, by_group: bool, columns: int) -> list[Map]:
-    return result.by_group() if by_group else result.strongest(columns, group)
-
-
-def _explain_objects(
-    trained: Trained,
-    seen: DetectorInput,
-    title: str,
-    at: Sequence[float] | None,
-    block: str | None,
-    chosen: tuple[int | None, bool, int],
-    verdict: Verdict | None,
-) -> Row:
-    """The same for a detector, whose blocks are in its backbone."""
-    network, find = trained.network, partial(detect, ids=trained.ids)
-    with torch.no_grad():
-        found = [row for row in find(network, [seen.image])[0] if row["score"] >= SURE]
+@torch.no_grad()
+def name_objects(trained: Trained, image: Tensor) -> str:
+    """The surest objects that a detector finds, as the beginning of a caption."""
     names = dict(zip(trained.ids, trained.classes, strict=True))
-    words = ", ".join(f"{names[row['category_id']]} ({row['score']:.1%})" for row in found[:NAMED])
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    result = attention(network, seen.network_input, seen.place(at), block, network.get_submodule("backbone"))
-    verdict = verdict or quick_verdict(network, [[seen.image]], find, same_objects)
-    return Row(title, result, seen, _choose(result, *chosen), f"{words or 'Nothing found'}{more}. ", verdict=verdict)
+    (found,) = detect(trained.network, [image], trained.ids)
+    words = [f"{names[row['category_id']]} ({row['score']:.1%})" for row in found if row["score"] >= SURE]
+    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+    return f"{', '.join(words[:NAMED]) or 'Nothing found'}{more}. "
 
 
 def shrink(seen: FileInput, most: int = LARGEST) -> FileInput:
@@ -184,8 +176,25 @@ def draw(
     With ``heat``, maps are drawn as colours over images; over frames they always are. The last column of images
     shows the true positions (x, y) of ``parts``.
     """
-    with need("matplotlib", "explain").rc_context({"text.parse_math": False}):  # names of classes may have dollars
-        return _strip(rows, threshold) if rows[0].seen.frames else _columns(rows, threshold, heat, parts or {})
+    with _plain_text():
+        return _strip(rows, threshold) if rows[0].seen.frames else _columns(rows, threshold, heat, parts or {})[0]
+
+
+def draw_frames(rows: Sequence[Row], threshold: float = THRESHOLD) -> Tensor:
+    """Draw each frame of a clip with all maps, the networks below each other: uint8 [T, 3, H, W]."""
+    images = []
+    with _plain_text():
+        figure, axes = _columns(rows, threshold, heat=True, frame=0)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # that of the first frame is kept
+        for frame in range(len(rows[0].seen.original)):
+            for row, line in zip(rows, axes, strict=True):
+                for axis, shown in zip(line, row.panels, strict=False):
+                    draw_panel(axis, row, shown, threshold, True, frame)
+                line[0].set_title(f"frame {row.seen.frames[frame]}", fontsize=8)
+            images.append(render(figure))
+    height, width = images[0].shape[1:]
+    return torch.stack(images)[:, :, : height // 2 * 2, : width // 2 * 2]  # videos have even sizes
 
 
 def write_figure(
@@ -200,62 +209,58 @@ def write_figure(
     if path.suffix != ".mp4":
         save_figure(draw(rows, threshold, heat, parts), path)
     elif rows[0].seen.frames:
-        write_whole(path, partial(write_video, frames(rows), RATE))
+        write_whole(path, partial(write_video, draw_frames(rows, threshold), RATE))
     else:
         raise ValueError(f"{path} is a video, and the network was trained on images: give a .png")
 
 
-def _columns(rows: Sequence[Row], threshold: float, heat: bool, parts: Mapping[str, tuple[float, float]]) -> Any:
-    """A row for each network."""
-    count = 1 + max(len(row.panels) for row in rows) + bool(parts)
-    figure, axes = _grid(len(rows), count, rows[0].seen)
+def _plain_text() -> AbstractContextManager[Any]:
+    return need("matplotlib", "explain").rc_context({"text.parse_math": False})  # names of classes may have dollars
+
+
+def _columns(
+    rows: Sequence[Row],
+    threshold: float,
+    heat: bool,
+    parts: Mapping[str, tuple[float, float]] | None = None,
+    frame: int | None = None,
+) -> tuple[Any, Any]:
+    """A figure with a line for each network, and its axes."""
+    figure, axes = _grid(len(rows), max(len(row.panels) for row in rows) + bool(parts), rows[0].seen)
     for row, line in zip(rows, axes, strict=True):
-        image = row.seen.original
-        _show(line[0], image, row.seen)
-        _mark_reference(line[0], row)
-        _mark_unused(line[0], row)
-        line[0].set_title("reference" if row.reference else "seen", fontsize=8)
-        line[0].set_ylabel(row.title, fontsize=9)
-        for axis, (shown, outlined) in zip(line[1:], row.panels, strict=False):
-            _panel(axis, row, shown, image, None, threshold if outlined else None, heat or not outlined)
-            axis.set_title(_label(shown), fontsize=8)
+        for axis, shown in zip(line, row.panels, strict=False):
+            draw_panel(axis, row, shown, threshold, heat, frame)
+            axis.set_title(_label(shown) if shown else "reference" if row.reference else "seen", fontsize=8)
+        _name_row(line[0], row)
         if parts:
-            _show(line[-1], image, row.seen)
-            for x, y in parts.values():
-                if not (0 <= x < row.seen.width and 0 <= y < row.seen.height):
-                    continue
+            _show(line[-1], row.seen.original, row.seen)
+            inside = [(x, y) for x, y in parts.values() if 0 <= x < row.seen.width and 0 <= y < row.seen.height]
+            for x, y in inside:
                 line[-1].scatter(x, y, s=22, c="#ffd400", edgecolors="black", linewidths=0.8, zorder=5)
             line[-1].set_title("true parts", fontsize=8)
     _caption(figure, rows, threshold)
-    return figure
+    return figure, axes
 
 
 def _strip(rows: Sequence[Row], threshold: float) -> Any:
-    """Up to eight frames, spread evenly over the clip, with that of the reference position among them."""
-    count, must = len(rows[0].seen.original), rows[0].frame
-    wanted = min(FRAMES, count)
-    chosen = [round(i * (count - 1) / max(wanted - 1, 1)) for i in range(wanted)]
-    chosen[chosen.index(_nearest(chosen, must))] = must
-    lines = [(row, panel) for row in rows for panel in [None, *row.panels]]
-    figure, axes = _grid(len(lines), len(chosen), rows[0].seen, gap=0.25)
-    for line, (row, panel) in zip(axes, lines, strict=True):
-        for axis, t in zip(line, chosen, strict=True):
-            if panel is None:
-                _show(axis, row.seen.original[t], row.seen)
-                axis.set_title(f"frame {row.seen.frames[t]}", fontsize=8)
-                if t == _nearest(chosen, row.frame):
-                    _mark_reference(axis, row)
-            else:
-                _panel(axis, row, panel[0], row.seen.original[t], t, threshold if panel[1] else None, True)
-        line[0].set_ylabel(row.title if panel is None else _label(panel[0]), fontsize=8)
-        if panel is None:
-            _mark_unused(line[0], row)
+    """A line for each map, with up to eight frames: spread evenly, and that of the reference position among them."""
+    seen, must = rows[0].seen, next((row.frame for row in rows if row.reference), rows[0].frame)
+    count = min(FRAMES, len(seen.original))
+    chosen = [round(i * (len(seen.original) - 1) / max(count - 1, 1)) for i in range(count)]
+    chosen[min(range(count), key=lambda i: abs(chosen[i] - must))] = must
+    lines = [(row, shown) for row in rows for shown in row.panels]
+    figure, axes = _grid(len(lines), count, seen, gap=0.25)
+    for (row, shown), line in zip(lines, axes, strict=True):
+        for axis, frame in zip(line, chosen, strict=True):
+            draw_panel(axis, row, shown, threshold, True, frame)
+            if shown is None:
+                axis.set_title(f"frame {row.seen.frames[frame]}", fontsize=8)
+        if shown is None:
+            _name_row(line[0], row)
+        else:
+            line[0].set_ylabel(_label(shown), fontsize=8)
     _caption(figure, rows, threshold)
     return figure
-
-
-def _nearest(numbers: Sequence[int], wanted: int) -> int:
-    return min(numbers, key=lambda number: abs(number - wanted))
 
 
 def panel_size(seen: FileInput) -> tuple[float, float]:
@@ -284,47 +289,74 @@ def _show(axis: Any, image: Tensor, seen: FileInput) -> None:
     """Show an image in pixels of the file, and the border of what the network sees of it."""
     axis.imshow(image.permute(1, 2, 0).numpy(), extent=(0, seen.width, seen.height, 0), interpolation="antialiased")
     if not seen.whole:
-        top, left, *size = seen.box
+        top, left, height, width = seen.box
         for colour, line in (("black", "-"), ("white", (0, (4, 4)))):
-            options = {"fill": False, "edgecolor": colour, "linewidth": 0.7, "linestyle": line, "zorder": 3}
-            axis.add_patch(need("matplotlib.patches", "explain").Rectangle((left, top), *reversed(size), **options))
+            _outline_box(axis, (left, top, width, height), colour, linewidth=0.7, linestyle=line, zorder=3)
 
 
-def _panel(
-    axis: Any, row: Row, shown: Map, image: Tensor, frame: int | None, threshold: float | None, heat: bool
+def _outline_box(axis: Any, box: Sequence[float], colour: str, **style: Any) -> None:
+    left, top, *size = box
+    rectangle = need("matplotlib.patches", "explain").Rectangle
+    axis.add_patch(rectangle((left, top), *size, fill=False, edgecolor=colour, **style))
+
+
+def draw_panel(
+    axis: Any,
+    row: Row,
+    shown: Map | None,
+    threshold: float = THRESHOLD,
+    heat: bool = False,
+    frame: int | None = None,
 ) -> None:
-    """One map over one image: related patches outlined, and the rest dimmed or the map as colours."""
-    box = row.seen.box
-    scaled = shown.scaled if frame is None else at_frame(shown, frame, len(row.seen.original))  # [h, w]
-    related = None if threshold is None else scaled >= threshold
-    if heat:
-        _show(axis, paint(image, row.seen, lambda part: blend_heat(part, scaled)), row.seen)
-    elif related is not None:
-        _show(axis, paint(image, row.seen, lambda part: darken(part, related)), row.seen)
-    if related is not None:
-        lines = need("matplotlib.collections", "explain").LineCollection
-        edges = (outline(related, box.height, box.width) + torch.tensor([box.left, box.top])).numpy()
-        axis.add_collection(lines(edges, colors="black", linewidths=2.6, capstyle="round"))
-        axis.add_collection(lines(edges, colors="white", linewidths=1.3, capstyle="round"))
-    if frame is None or frame == row.frame:
-        _mark_reference(axis, row)
+    """Draw a map over the file, or over one of its frames, in place of what the axis has; None: the file alone.
+
+    Related patches are outlined, and the rest is dimmed or the map is drawn as colours. Grad-CAM relates nothing.
+    """
+    for artist in (*axis.images, *axis.patches, *axis.collections):
+        artist.remove()
+    seen, image = row.seen, row.seen.original if frame is None else row.seen.original[frame]
+    if shown is None:
+        _show(axis, image, seen)
+    else:
+        scaled = shown.scaled if frame is None else shown.scaled[frame * len(shown.values) // len(seen.original)]
+        related = scaled >= threshold  # [h, w]
+        coloured = heat or shown is row.grad_cam
+        _show(axis, paint(image, seen, lambda p: blend_heat(p, scaled) if coloured else darken(p, related)), seen)
+        if shown is not row.grad_cam:
+            lines = need("matplotlib.collections", "explain").LineCollection
+            edges = (outline(related, seen.box.height, seen.box.width) + torch.tensor(seen.box[1::-1])).numpy()
+            axis.add_collection(lines(edges, colors="black", linewidths=2.6, capstyle="round"))
+            axis.add_collection(lines(edges, colors="white", linewidths=1.3, capstyle="round"))
+    if row.reference and frame in (None, row.frame):
+        _outline_box(axis, row.reference, GREEN, linewidth=2, zorder=5)
 
 
-def _mark_reference(axis: Any, row: Row) -> None:
-    if row.reference:
-        left, top, *size = row.reference
-        patch = need("matplotlib.patches", "explain").Rectangle
-        axis.add_patch(patch((left, top), *size, fill=False, edgecolor=GREEN, linewidth=2, zorder=5))
+def draw_alone(
+    row: Row, shown: Map | None, threshold: float, heat: bool, frame: int | None, height: int, width: int
+) -> Tensor:
+    """Draw a panel without anything around it: uint8 [3, height, width]."""
+    dpi = 128  # a power of two, so that inches are exact
+    figure = need("matplotlib.figure", "explain").Figure(figsize=(width / dpi, height / dpi), dpi=dpi)
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set_axis_off()
+    draw_panel(axis, row, shown, threshold, heat, frame)
+    axis.set(xlim=(0, row.seen.width), ylim=(row.seen.height, 0), aspect="auto")
+    return render(figure)
 
 
-def _mark_unused(axis: Any, row: Row) -> None:
-    if words := _unused(row):
-        axis.set_xlabel(words, color=RED, fontsize=8, labelpad=2)
+def render(figure: Any) -> Tensor:
+    """The pixels of a matplotlib figure, uint8 [3, H, W]."""
+    canvas = need("matplotlib.backends.backend_agg", "explain").FigureCanvasAgg(figure)
+    canvas.draw()
+    return torch.from_numpy(need("numpy", "explain").array(canvas.buffer_rgba())[..., :3]).permute(2, 0, 1)
 
 
-def _unused(row: Row) -> str:
-    here = " here" if row.verdict and row.verdict.samples == 1 else ""
-    return f"this block is not used{here}" if row.unused else ""
+def _name_row(axis: Any, row: Row) -> None:
+    """Name the network at the left of its first panel, and say below if its block is not used."""
+    axis.set_ylabel(row.title, fontsize=9)
+    if row.verdict and row.verdict.unused(row.block):
+        here = " here" if row.verdict.samples == 1 else ""
+        axis.set_xlabel(f"this block is not used{here}", color=RED, fontsize=8, labelpad=2)
 
 
 def _caption(figure: Any, rows: Sequence[Row], threshold: float) -> None:
@@ -355,11 +387,6 @@ def outline(mask: Tensor, height: float, width: float) -> Tensor:
     return torch.cat([level, upright]) * torch.tensor([width / columns, height / rows])
 
 
-def at_frame(shown: Map, frame: int, count: int) -> Tensor:
-    """The part of a clip's scaled map that belongs to one of its ``count`` frames, [h, w]."""
-    return shown.scaled[frame * shown.values.shape[0] // count]
-
-
 def paint(image: Tensor, seen: FileInput, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Change the part of an image [3, H, W] of a file that the network sees, and fade the rest."""
     box = seen.box_in(*image.shape[-2:])
@@ -380,75 +407,3 @@ def blend_heat(pixels: Tensor, scaled: Tensor) -> Tensor:
     colours = need("matplotlib", "explain").colormaps[COLOURS](values.clamp(0, 1).numpy())[..., :3]
     grey = pixels.float().mean(0, keepdim=True)
     return (0.4 * grey + 0.6 * 255 * torch.from_numpy(colours).permute(2, 0, 1)).byte()
-
-
-def mark_patch(image: Tensor, row: Row, frame: int) -> Tensor:
-    """Mark the reference patch of an image [3, H, W] of the file in green, in its own frame only."""
-    if row.reference is None or frame != row.frame:
-        return image
-    down, across = image.shape[-2] / row.seen.height, image.shape[-1] / row.seen.width
-    sides = zip(row.reference, (across, down, across, down), strict=True)
-    left, top, width, height = (round(side * times) for side, times in sides)
-    inside = torch.zeros(image.shape[-2:], dtype=torch.bool)
-    inside[top : top + height, left : left + width] = True
-    inside[top + 3 : top + height - 3, left + 3 : left + width - 3] = False
-    return torch.where(inside, torch.tensor([0, 224, 0], dtype=torch.uint8)[:, None, None], image)
-
-
-def mark_border(image: Tensor, seen: FileInput) -> Tensor:
-    """Draw a thin dashed line around what the network sees of an image [3, H, W] of the file."""
-    if seen.whole:
-        return image
-    height, width = image.shape[-2:]
-    box = seen.box_in(height, width)
-    inside = torch.zeros(height, width, dtype=torch.bool)
-    crop(inside, box)[:] = True
-    crop(inside, Box(box.top + 1, box.left + 1, box.height - 2, box.width - 2))[:] = False
-    dashes = (torch.arange(height)[:, None] + torch.arange(width)) // 6 % 2 * 255
-    return torch.where(inside, dashes.byte(), image)
-
-
-def fit(images: Tensor, least: int, most: int) -> Tensor:
-    """Repeat the pixels of small images [.., H, W], or shrink large ones, to about so many pixels in height."""
-    height, width = images.shape[-2:]
-    if height > most:
-        return resize(images, most, max(1, round(width * most / height)))
-    return enlarge(images, max(1, -(-least // height)))
-
-
-def enlarge(pixels: Tensor, times: int) -> Tensor:
-    """Repeat each pixel of [.., H, W] in both directions."""
-    return pixels.repeat_interleave(times, -2).repeat_interleave(times, -1)
-
-
-def frames(rows: Sequence[Row]) -> Tensor:
-    """Draw heat maps over every frame, the networks below each other: uint8 [T, 3, H, W]."""
-    count, panels = len(rows[0].seen.original), 1 + max(len(row.panels) for row in rows)
-    images = []
-    for t in range(count):
-        lines = []
-        for row in rows:
-            frame = fit(row.seen.original[t], *PANEL)
-            words = _unused(row)
-            line = [_add_title(mark_border(mark_patch(frame, row, t), row.seen), row.title, words)]
-            for shown, _ in row.panels:
-                heat = at_frame(shown, t, count)
-                painted = paint(frame, row.seen, lambda part, heat=heat: blend_heat(part, heat))
-                line.append(_add_title(painted, _label(shown), " " * len(words)))
-            line += [torch.zeros_like(line[0])] * (panels - len(line))
-            lines.append(torch.cat(line, 2))
-        images.append(torch.cat(lines, 1))
-    return torch.stack(images)
-
-
-def _add_title(pixels: Tensor, title: str, below: str = "") -> Tensor:
-    """Put a line of text above pixels, and one below where there is something to say."""
-    width = pixels.shape[-1]
-    return torch.cat([_line(title, width, "white"), pixels, *([_line(below, width, RED)] if below else [])], 1)
-
-
-def _line(text: str, width: int, colour: str) -> Tensor:
-    """A line of text on black, uint8 [3, 18, W]."""
-    image = need("PIL.Image", "data").new("RGB", (width, 18))
-    need("PIL.ImageDraw", "data").Draw(image).text((4, 3), text.replace("\n", ", "), fill=colour)
-    return torch.from_numpy(need("numpy", "data").array(image)).permute(2, 0, 1)

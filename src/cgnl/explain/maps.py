@@ -9,8 +9,8 @@ NC' x NC' matrix is never built.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -106,18 +106,25 @@ class Attention:
             return [Map("all channels", self.maps[0, 0])]
         if group is not None and not 0 <= group < self.groups:
             raise ValueError(f"group = {group} is none of the {self.groups} of {self.block}")
-        inside = self.maps.shape[1]
-        maps = self.maps.flatten(0, 1)  # [C, *P]
-        ranges = maps.flatten(1).amax(1) - maps.flatten(1).amin(1)
-        order = ranges.argsort(descending=True, stable=True).tolist()
-        chosen = [channel for channel in order if group is None or channel // inside == group]
-        return [Map(f"group {c // inside}, channel {c}", maps[c]) for c in chosen[:count]]
+        flat = self.maps.flatten(0, 1).flatten(1)  # [C, N]
+        order = (flat.amax(1) - flat.amin(1)).argsort(descending=True, stable=True).tolist()
+        chosen = [c for c in order if group is None or c // self.maps.shape[1] == group]
+        return [self.of_channel(c) for c in chosen[:count]]
+
+    def of_channel(self, channel: int) -> Map:
+        """The map of a channel, counted over all groups."""
+        group, inside = divmod(channel, self.maps.shape[1])
+        return Map(f"group {group}, channel {channel}", self.maps[group, inside])
 
     def by_group(self) -> list[Map]:
         """The summed map of each group."""
         if self.non_local:
             return self.strongest()
         return [Map(f"group {group}", values) for group, values in enumerate(self.group_maps)]
+
+    def choose(self, count: int = COLUMNS, group: int | None = None, by_group: bool = False) -> list[Map]:
+        """The maps of the groups, or those of the strongest channels."""
+        return self.by_group() if by_group else self.strongest(count, group)
 
     @property
     def caption(self) -> str:
@@ -216,6 +223,11 @@ def find_blocks(model: nn.Module) -> dict[str, CGNL | NonLocal]:
     return {name: module for name, module in model.named_modules() if isinstance(module, CGNL | NonLocal)}
 
 
+def shows_head(model: nn.Module) -> bool:
+    """Whether a second-order head is all there is to explain."""
+    return bool(second_order_pools(model)) and not find_blocks(model)
+
+
 def find_module(known: Mapping[str, nn.Module], name: str | None, kind: str = "NL or CGNL block") -> str:
     """Return the name if there is such a module; without a name, that of the last one."""
     if not known:
@@ -285,6 +297,15 @@ def eager(model: nn.Module) -> Any:
     """The uncompiled model: a compiled one may not call hooks."""
     model = getattr(model, "_orig_mod", model)
     return model._call_impl if getattr(model, "_compiled_call_impl", None) else model
+
+
+@contextmanager
+def entered(contexts: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter several contexts, such as the handles of hooks, and leave them all."""
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 @contextmanager

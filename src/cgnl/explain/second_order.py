@@ -31,10 +31,10 @@ class Pairs:
     """The class."""
     channels: tuple[tuple[int, int], ...]
     """The pairs, largest contribution first; for compact pooling, the number of the product twice."""
-    said: tuple[float, ...]
-    """Contribution of each pair to the logit, to first order."""
-    speaking: float
-    """Sum of all positive contributions."""
+    contributions: tuple[float, ...]
+    """What each pair adds to the logit, to first order."""
+    positive: float
+    """Sum of the positive contributions of all pairs."""
     maps: Tensor
     """[pairs, *positions] in float64."""
     input_size: tuple[int, ...]
@@ -45,8 +45,8 @@ class Pairs:
     @property
     def named(self) -> list[Map]:
         """The maps with their names."""
-        each = zip(self.channels, self.said, self.maps, strict=True)
-        return [Map(f"{self._name(*pair)}, {said:+.3g}", values) for pair, said, values in each]
+        each = zip(self.channels, self.contributions, self.maps, strict=True)
+        return [Map(f"{self._name(*pair)}, {added:+.3g}", values) for pair, added, values in each]
 
     def _name(self, i: int, j: int) -> str:
         if self.kind == "compact":
@@ -57,7 +57,7 @@ class Pairs:
     def caption(self) -> str:
         """What is shown, in a sentence or two."""
         of, shown = ("products", "products") if self.kind == "compact" else ("channels", "pairs of channels")
-        share = sum(self.said) / self.speaking if self.speaking > 0 else 0.0
+        share = sum(self.contributions) / self.positive if self.positive > 0 else 0.0
         return (
             f"{self.head}: {self.kind} pooling of {self.reduced} {of}. Shown: the {shown} that contribute most "
             f"to the class, {share:.1%} of all positive contributions, and where."
@@ -65,8 +65,9 @@ class Pairs:
 
     def arrays(self) -> dict[str, Any]:
         """Everything but the output as NumPy arrays, numbers and strings, for an NPZ file."""
-        names = ("head", "kind", "caption", "target", "channels", "said", "speaking", "input_size")
-        return {"maps": self.maps.numpy()} | {name: getattr(self, name) for name in names}
+        names = ("head", "kind", "caption", "target", "channels", "input_size")
+        numbers = {"said": self.contributions, "speaking": self.positive}  # as files of older versions call them
+        return {"maps": self.maps.numpy()} | numbers | {name: getattr(self, name) for name in names}
 
 
 def pairs(
@@ -109,8 +110,8 @@ def pairs(
     best = contribution.argsort(descending=True, stable=True)[:count]
     channels = tuple(zip(i[best].tolist(), j[best].tolist(), strict=True))
     maps = torch.stack([_map(pool, phi, g, slope, *pair) for pair in channels])
-    said, speaking = tuple(contribution[best].tolist()), float(contribution.clamp_min(0).sum())
-    return Pairs(name, pool.kind, pool.reduced, target, channels, said, speaking, maps, sizes, output.detach())
+    most, positive = tuple(contribution[best].tolist()), float(contribution.clamp_min(0).sum())
+    return Pairs(name, pool.kind, pool.reduced, target, channels, most, positive, maps, sizes, output.detach())
 
 
 def _contributions(pool: SecondOrderPool, slope: Tensor, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:

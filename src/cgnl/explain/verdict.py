@@ -9,7 +9,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from ..engine.tasks.detection import coco_results, same_objects
 from ..models.device import find_device
 from ..surgery import in_eval_mode
 from .inputs import DetectorInput, read_sample
-from .maps import eager, find_blocks, find_module
+from .maps import eager, entered, find_blocks, find_module
 
 ADDED, CHANGED = 1.0, 0.5
 """A block is not used if it adds less than this to its input in the median sample and fewer predictions than this
@@ -132,13 +132,9 @@ def quick_verdict(
     after: list[Any] = []
     with torch.no_grad(), in_eval_mode(network):
         for batch in batches:
-            with ExitStack() as stack:
-                for name, block in blocks.items():
-                    stack.enter_context(block.register_forward_hook(branches[name]))
+            with entered(block.register_forward_hook(branches[name]) for name, block in blocks.items()):
                 before += predict(network, batch)
-            with ExitStack() as stack:
-                for block in blocks.values():
-                    stack.enter_context(off(block))
+            with entered(map(off, blocks.values())):
                 after += predict(network, batch)
     changed = count_changed(before, after, same)
     return Verdict({name: b.share.median for name, b in branches.items()}, changed, len(before))

@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,6 @@ CLIPS = ((1, 8, 64, 64), (3, 9, 65, 49), (2, 16, 33, 48), (1, 8, 32, 32), (1, 13
 """Batch, frames, height and width to try: one sample and three, odd sizes, and the smallest input of a ResNet."""
 
 Function = Callable[[Tensor], Sequence[Tensor]]
-Write = Callable[[ExportedProgram, Mapping[int, str]], tuple[bytes, Function]]
-"""Writes a program and the names of its free axes as a file, and returns a function that runs the file."""
-BATCH = {0: "batch"}
-"""The free axis of a network that takes one size."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +80,13 @@ def to_onnx(
         about: text to put into the file's metadata, or None.
         size: [frames,] height and width of a sample that the network was made for, to be checked too.
     """
+    model = part_that_exports(model)
 
-    def write(program: ExportedProgram, axes: Mapping[int, str]) -> tuple[bytes, Function]:
-        content = convert(program, axes, about)
+    def write(only: Sequence[int]) -> tuple[bytes, Function]:
+        content = convert(*_trace_for(model, only), about)
         return content, start_onnx(content)
 
-    return _export(part_that_exports(model), size, write)
+    return _write_checked(model, size, write)
 
 
 def to_program(
@@ -101,29 +99,39 @@ def to_program(
         about: text to store with the program, by file name, or None.
         size: [frames,] height and width of a sample that the network was made for, to be checked too.
     """
+    model = part_that_exports(model)
 
-    def write(program: ExportedProgram, _: Mapping[int, str]) -> tuple[bytes, Function]:
+    def write(only: Sequence[int]) -> tuple[bytes, Function]:
         file = io.BytesIO()
-        torch.export.save(program, file, extra_files=dict(about or {}))
+        torch.export.save(_trace_for(model, only)[0], file, extra_files=dict(about or {}))
         loaded = torch.export.load(io.BytesIO(file.getvalue())).module()
-        return file.getvalue(), lambda x: run_network(loaded, x)
+        return file.getvalue(), partial(run_network, loaded)
 
-    return _export(part_that_exports(model), size, write)
+    return _write_checked(model, size, write)
 
 
-def _export(model: nn.Module, size: Sequence[int], write: Write) -> tuple[bytes, Agreement]:
-    """The network as a file for inputs of any size; for its own size alone if it takes, or its program knows, no other.
+def _trace_for(model: nn.Module, only: Sequence[int]) -> tuple[ExportedProgram, dict[int, str]]:
+    """The network as a program for inputs of any size, or of this one alone, with the names of its free axes."""
+    axes = {0: "batch"} if only else free_axes(model)
+    return trace(model, torch.randn(2, 3, *only) if only else None, axes), axes
 
-    Transformers have position embeddings of one size, and windows that depend on it.
+
+def _write_checked(
+    model: nn.Module, size: Sequence[int], write: Callable[[Sequence[int]], tuple[bytes, Function]]
+) -> tuple[bytes, Agreement]:
+    """Write a network for inputs of any size; for its own alone if it takes, or its program knows, no other.
+
+    Transformers have position embeddings of one size, and windows that depend on it. ``write`` takes that size, or (),
+    and returns the file with a function that runs it.
     """
     try:
-        content, run = write(trace(model), free_axes(model))
-        return content, _compare(model, run, example_inputs(model, size))
+        content, run = write(())
+        return content, agree(model, run, example_inputs(model, size))
     except ValueError:
         if not size:
             raise
-        content, run = write(trace(model, torch.randn(2, 3, *size), BATCH), BATCH)
-        return content, _compare(model, run, own_size_inputs(size))
+        content, run = write(size)
+        return content, agree(model, run, own_size_inputs(size))
 
 
 def to_safetensors(network: nn.Module, about: Mapping[str, str], size: Sequence[int]) -> tuple[bytes, Agreement]:
@@ -133,7 +141,7 @@ def to_safetensors(network: nn.Module, about: Mapping[str, str], size: Sequence[
     content = safetensors.save(weights, {"format": "pt", **about})
     again = build_again(**get_arguments(network))
     again.load_state_dict(safetensors.load(content))
-    return content, _compare_networks(network, again, size)
+    return _check_copy(network, again, content, size)
 
 
 def to_folder(
@@ -144,7 +152,14 @@ def to_folder(
 
     with naming_if_full(folder):
         Network(network, classes=card["classes"], preprocessing=card["preprocessing"]).save_pretrained(folder)
-    return (folder / WEIGHTS).read_bytes(), _compare_networks(network, Network.from_pretrained(folder).network, size)
+    again = Network.from_pretrained(folder).network
+    return _check_copy(network, again, (folder / WEIGHTS).read_bytes(), size)
+
+
+def _check_copy(network: nn.Module, again: nn.Module, content: bytes, size: Sequence[int]) -> tuple[bytes, Agreement]:
+    """Check a network that was built again from a file."""
+    run = partial(run_network, part_that_exports(again).eval())
+    return _write_checked(part_that_exports(network), size, lambda _: (content, run))
 
 
 def part_that_exports(model: nn.Module) -> nn.Module:
@@ -159,7 +174,7 @@ def free_axes(model: nn.Module) -> dict[int, str]:
 
 
 def trace(model: nn.Module, example: Tensor | None = None, free: Iterable[int] | None = None) -> ExportedProgram:
-    """The network in eval mode as a program, whose axes are free but for the channels, unless told.
+    """The network in eval mode as a program; all axes but the channels are free unless ``free`` names others.
 
     ``example`` gives the number of axes, and must not have an axis of size 1, nor cause one in any layer.
     """
@@ -215,27 +230,28 @@ def _quiet():
 
 
 def agree(model: nn.Module, exported: Function, inputs: Sequence[Tensor]) -> Agreement:
-    """Compare an export with its network; ``ValueError`` if they differ."""
+    """Compare an export with its network in eval mode; ``ValueError`` if they differ."""
     differences = []
     for x in inputs:
+        shape = format_shape(x.shape)
         try:
-            expected = run_network(model, x)
+            with in_eval_mode(model):
+                expected = run_network(model, x)
         except Exception as error:  # a user's network may do anything
-            raise ValueError(f"the network takes no {format_shape(x.shape)}: {explain_error(error)}") from error
+            raise ValueError(f"the network takes no {shape}: {explain_error(error)}") from error
         if not all(y.isfinite().all() for y in expected):
-            raise ValueError(f"the network's own output is not finite for an input of {format_shape(x.shape)}")
+            raise ValueError(f"the network's own output is not finite for an input of {shape}")
         try:
             actual = exported(x)
         except Exception as error:  # every runtime has errors of its own
+            raise ValueError(f"the export does not take an input of {shape}: {explain_error(error)}") from error
+        largest = max(difference(a, e) for a, e in zip(actual, expected, strict=True))
+        if not largest <= BAR:
             raise ValueError(
-                f"the export does not take an input of {format_shape(x.shape)}: {explain_error(error)}"
-            ) from error
-        differences.append(max(difference(a, e) for a, e in zip(actual, expected, strict=True)))
-        if not differences[-1] <= BAR:
-            raise ValueError(
-                f"the export differs from the network by {differences[-1]:.1e} of its largest output, more than "
-                f"{BAR:.0e}, for an input of {format_shape(x.shape)}"
+                f"the export differs from the network by {largest:.1e} of its largest output, more than {BAR:.0e}, "
+                f"for an input of {shape}"
             )
+        differences.append(largest)
     return Agreement(tuple(tuple(x.shape) for x in inputs), tuple(differences))
 
 
@@ -244,14 +260,17 @@ def example_inputs(model: nn.Module, size: Sequence[int] = ()) -> list[Tensor]:
     shapes = CLIPS if takes_clips(model) else IMAGES
     if size and (1, *size) not in shapes:
         shapes = (*shapes[:-1], (1, *size))
-    source = torch.Generator().manual_seed(0)
-    return [torch.randn(batch, 3, *rest, generator=source) for batch, *rest in shapes]
+    return _draw_inputs(shapes)
 
 
 def own_size_inputs(size: Sequence[int]) -> list[Tensor]:
     """Random inputs of one size, of different batches."""
-    source = torch.Generator().manual_seed(0)
-    return [torch.randn(batch, 3, *size, generator=source) for batch in (1, 3, 2)]
+    return _draw_inputs([(batch, *size) for batch in (1, 3, 2)])
+
+
+def _draw_inputs(shapes: Iterable[Sequence[int]]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, 3, *size, generator=generator) for batch, *size in shapes]
 
 
 def takes_clips(model: nn.Module) -> bool:
@@ -282,18 +301,3 @@ def format_shape(shape: Sequence[int]) -> str:
 def explain_error(error: Exception) -> str:
     """What went wrong, in one line."""
     return first_line(error.__cause__ or error)
-
-
-def _compare(model: nn.Module, exported: Function, inputs: Sequence[Tensor]) -> Agreement:
-    with in_eval_mode(model):
-        return agree(model, exported, inputs)
-
-
-def _compare_networks(network: nn.Module, again: nn.Module, size: Sequence[int]) -> Agreement:
-    network, again = part_that_exports(network), part_that_exports(again).eval()
-    try:
-        return _compare(network, lambda x: run_network(again, x), example_inputs(network, size))
-    except ValueError:
-        if not size:
-            raise
-        return _compare(network, lambda x: run_network(again, x), own_size_inputs(size))

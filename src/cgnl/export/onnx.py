@@ -17,7 +17,7 @@ from ..engine.predict import VIEWS_PER_BATCH
 from ..extras import need
 from ..text import counted, first_line
 
-LEAST, TIMES = 2**30, 64
+MIN_ARENA, ARENA_FACTOR = 2**30, 64
 """Arena limit: max(1 GiB, 64 x input bytes)."""
 
 
@@ -54,7 +54,7 @@ def open_onnx(path: Path | str) -> Trained:
     if not isinstance(card, dict):
         raise ValueError(f"{path} was not written by cgnl export: it does not say what its outputs mean")
     if card.get("kind") == "objects":
-        raise ValueError(f"{path} is the backbone of a network that finds objects: to find them, give the checkpoint")
+        raise ValueError(f"{path} is the backbone of a detector: to find objects, give the checkpoint")
     about = parse_card(card, path, "settings")
     if danger := next(find_dangers(model, onnx), None):
         raise ValueError(f"{path} was not written by cgnl export: it {danger}")
@@ -83,7 +83,7 @@ def get_arena_limit(about: Trained) -> int:
     """The arena limit in bytes."""
     view = about.task.view_in_test(about.config.data)
     images = min(VIEWS_PER_BATCH, view.clips * view.crops) * (view.frames if about.task.has_frames else 1)
-    return max(LEAST, TIMES * images * 3 * (view.size or MAX_UNCROPPED_SIDE) ** 2 * 4)
+    return max(MIN_ARENA, ARENA_FACTOR * images * 3 * (view.size or MAX_UNCROPPED_SIDE) ** 2 * 4)
 
 
 def start_session(content: bytes, most: int) -> Any:

@@ -14,7 +14,7 @@ from ..heads import second_order_pools
 Model = TypeVar("Model", bound=nn.Module)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-MOST = 16
+MAX_GRAPHS = 16
 """CUDA graphs kept at a time; each holds the memory of a whole forward pass."""
 
 
@@ -106,7 +106,7 @@ class Graphed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         key = (x.shape, x.stride(), x.dtype, x.device)
         if key not in self._graphs:
-            if len(self._graphs) == MOST:
+            if len(self._graphs) == MAX_GRAPHS:
                 return self.network(x)
             static = x.clone()
             self._graphs[key] = *capture(lambda: self.network(static)), static

@@ -94,7 +94,7 @@ class EmbeddedGaussian(Kernel):
 class GaussianRBF(Kernel):
     """exp(-gamma (theta_i - phi_j)^2), expanded as beta (2 gamma)^p / p! (theta_i phi_j)^p (eq. 10).
 
-    The paper is of two minds about beta, and the true kernel needs a third:
+    The paper can be read in two ways about beta, and the true kernel needs a third:
 
     * ``"paper"``: the constant exp(-2 gamma), as for unit vectors; what the released code trains.
     * ``"norm"``: the constant exp(-gamma (|theta|^2 + |phi|^2)) of each sample and group, read literally.
@@ -170,7 +170,7 @@ class Taylor(Kernel):
 
 
 BY_NAME: dict[str, type[Kernel]] = {"dot": Dot, "embedded_gaussian": EmbeddedGaussian, "rbf": GaussianRBF}
-"""Those that a name is enough for."""
+"""Kernels that a name alone stands for, with their defaults."""
 _DEFAULTS = {name: kind() for name, kind in BY_NAME.items()}
 
 

@@ -1,4 +1,4 @@
-"""The page of ``cgnl app``, where anybody can try networks; the only module that imports Gradio."""
+"""The page of ``cgnl app``, where people try networks in a browser; the only module that imports Gradio."""
 
 import html
 import os
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.images import to_image
+from ..explain.figure import write_figure
 from ..explain.maps import THRESHOLD
 from ..extras import need
-from .page import ALL, STRONGEST, STYLES, Look, Network, look_at, shown, write_examples, write_figure
+from .page import ALL, STRONGEST, STYLES, Look, Network, draw_look, look_at, write_examples
 
 LARGEST = 64  # MiB of an upload
 KEEP = 3600.0  # seconds for which a visitor's files and looks are kept
@@ -157,7 +158,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             least, how, t = chosen[-3:]
             values: dict[Any, Any] = {}
             for column, (one, group, channel) in zip(columns, split(looked, chosen), strict=True):
-                image = to_image(shown(one, group, channel, least, how, int(t)))
+                image = to_image(draw_look(one, group, channel, least, how, int(t)))
                 values[column.image] = write_cached(folder, "look.png", image.save)
                 values[column.caption] = one.describe(group, channel)
                 values[column.top] = one.top()
@@ -167,7 +168,7 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             """The figure to download."""
             least, how, _ = chosen[-3:]
             rows = [one.row(group, channel) for one, group, channel in split(looked, chosen)]
-            path = write_cached(folder, "attention.png", lambda path: write_figure(rows, least, how, path))
+            path = write_cached(folder, "attention.png", lambda path: write_figure(rows, path, least, how == "heat"))
             return gr.DownloadButton(value=path, interactive=True)
 
         def reset_menus(column: Column, one: Look) -> dict[Any, Any]:
@@ -195,13 +196,13 @@ def build(networks: Sequence[Network], folder: Path) -> Any:
             """Another reference position, for all networks."""
             clicked, _, _ = split(looked, chosen)[number]
             at = clicked.place(*click.index, frame=int(chosen[-1]))
-            looked = [one.again(at) for one in looked]
+            looked = [one.move(at) for one in looked]
             return {looks: looked} | draw(looked, *chosen)
 
         def choose_block(number: int, name: str, looked: list[Look], *chosen: Any) -> dict[Any, Any]:
             one, _, _ = split(looked, chosen)[number]
             looked, fresh = [*looked], [*chosen]
-            looked[number] = one.again(one.at, name)
+            looked[number] = one.move(one.at, name)
             fresh[number], fresh[count + number] = ALL, STRONGEST
             return {looks: looked} | draw(looked, *fresh) | reset_menus(columns[number], looked[number])
 

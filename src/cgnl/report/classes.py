@@ -12,8 +12,8 @@ from ..extras import need
 from ..text import escape
 from .curves import INK, page_style, to_svg
 
-MOST, NUMBERED = 50, 20  # most classes of a matrix, and of one with its counts written
-LONGEST = 28  # characters of a class in an image
+MAX_CLASSES, MAX_COUNTED = 50, 20  # most classes of a matrix, and of one with its counts written
+MAX_NAME = 28  # most characters of a class's name
 RIGHT, WRONG = "#2b6cb0", "#d9534f"
 
 
@@ -21,7 +21,7 @@ def draw_matrix(predictions: Sequence[Prediction]) -> Markup | None:
     """The confusion matrix, each cell as strong as its share of the class; None where there are too many classes."""
     counts = count_confusions(predictions)
     names = sorted({str(name) for pair in counts for name in pair})
-    if not 0 < len(names) <= MOST:
+    if not 0 < len(names) <= MAX_CLASSES:
         return None
     totals = {row: sum(counts[row, column] for column in names) for row in names}
     with page_style():
@@ -34,7 +34,7 @@ def draw_matrix(predictions: Sequence[Prediction]) -> Markup | None:
                     axis.add_patch(
                         patches.Rectangle((x - 0.5, y - 0.5), 1, 1, color=colour, alpha=0.1 + 0.6 * share, lw=0)
                     )
-                    if len(names) <= NUMBERED:
+                    if len(names) <= MAX_COUNTED:
                         axis.text(x, y, f"{count}", ha="center", va="center", fontsize=7)
         titles = [_title(name) for name in names]
         axis.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5), aspect="equal")
@@ -81,4 +81,4 @@ def _new_axis(width: float, height: float) -> tuple[Any, Any]:
 def _title(name: str) -> str:
     """The name of a class, short and without what matplotlib would take for mathematics."""
     text = escape(name)
-    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}...").replace("$", r"\$")
+    return (text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 3]}...").replace("$", r"\$")

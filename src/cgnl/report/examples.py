@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +14,14 @@ from torch import Tensor, nn
 from ..data.images import to_image
 from ..data.index import UnreadableError
 from ..data.sources import Source
-from ..engine.checkpoint import open_trained
+from ..engine.checkpoint import Trained, open_trained
 from ..engine.datasets import open_dataset
 from ..engine.predictions import Prediction
 from ..engine.settings import Config
-from ..explain import Attention, attention, find_blocks, pairs
-from ..explain.figure import Row, draw, panel_size, shrink
+from ..explain.figure import draw, explain_input, panel_size
 from ..explain.inputs import FileInput, read_sample
-from ..explain.maps import COLUMNS
-from ..explain.verdict import Verdict, quick_verdict, read_verdict
+from ..explain.maps import COLUMNS, attention, find_blocks, shows_head
+from ..explain.verdict import Verdict, read_verdict
 from ..heads import second_order_pools
 
 SIDE = 112  # longer side of a thumbnail, in pixels
@@ -61,28 +61,23 @@ def make_thumbnails(source: Source, predictions: Iterable[Prediction]) -> list[F
 
 
 def draw_examples(
-    source: Source, predictions: Sequence[Prediction], checkpoint: Path
+    source: Source | None, predictions: Sequence[Prediction], checkpoint: Path
 ) -> tuple[list[Figure], Verdict | None]:
     """What the network attends to in some samples, and the verdict of ``cgnl diagnose`` if there is one.
 
-    There are no images if the network has neither blocks nor a second-order head.
+    There are no images without samples, nor of a network that has neither blocks nor a second-order head.
     """
     trained = open_trained(checkpoint)
-    if not find_blocks(trained.network) and not second_order_pools(trained.network):
-        return [], None
     verdict = read_verdict(checkpoint, trained.network)
+    if source is None or not (find_blocks(trained.network) or second_order_pools(trained.network)):
+        return [], verdict
     figures = []
     for title, p in choose_examples(predictions).items():
         if is_sample(p, source):
             with suppress(UnreadableError):
-                drawn = draw_attention(trained.network, read_sample(trained, source, p.sample), p, verdict)
+                drawn = draw_attention(trained, read_sample(trained, source, p.sample), p, verdict)
                 figures.append(Figure(to_webp(drawn), f"{title}: {p.name} is {p.label}, {describe(p)}"))
     return figures, verdict
-
-
-def find_verdict(checkpoint: Path) -> Verdict | None:
-    """The verdict that was noted for a network of which no samples are shown, such as a detector."""
-    return read_verdict(checkpoint, open_trained(checkpoint).network)
 
 
 def is_sample(prediction: Prediction, source: Source) -> bool:
@@ -109,27 +104,22 @@ def describe(prediction: Prediction) -> str:
     return f"{what} ({prediction.score:.1%})"
 
 
-def draw_attention(network: nn.Module, seen: FileInput, prediction: Prediction, verdict: Verdict | None) -> Any:
+def draw_attention(trained: Trained, seen: FileInput, prediction: Prediction, verdict: Verdict | None) -> Any:
     """Draw the attention of the strongest position or, without blocks, what a second-order head sees."""
-    x = seen.network_input
     columns = max(1, min(COLUMNS, int(WIDTH / panel_size(seen)[1]) - 1))
-    if find_blocks(network):
-        middle = attention(network, x, tuple(size / 2 for size in reversed(x.shape[2:])))
-        result = attention(network, x, find_strongest(middle))
-        maps, verdict = result.strongest(columns), verdict or quick_verdict(network, [x])
-    else:
-        result, verdict = pairs(network, x, count=columns), None
-        maps = result.named
-    words = f"{describe(prediction)}. "
-    return draw([Row(str(prediction.label), result, shrink(seen), maps, words, verdict=verdict)])
+    at = None if shows_head(trained.network) else find_strongest(trained.network, seen)
+    row = explain_input(trained, seen, str(prediction.label), at=at, columns=columns, verdict=verdict)
+    return draw([replace(row, prediction=f"{describe(prediction)}. ")])
 
 
-def find_strongest(result: Attention) -> tuple[float, ...]:
-    """The position (x, y[, t]) in the input where |theta| is largest, and so the maps."""
-    size = result.theta.abs().amax(0)  # [*P]
+def find_strongest(network: nn.Module, seen: FileInput) -> tuple[float, ...]:
+    """The position (x, y[, frame]) of the file where |theta| is largest, and so the maps."""
+    found = attention(network, seen.network_input, seen.place(None))
+    size = found.theta.abs().amax(0)  # [*P]
     index = torch.unravel_index(size.argmax(), size.shape)
-    each = zip(index, size.shape, result.input_size, strict=True)
-    return tuple((int(i) + 0.5) * pixels / n for i, n, pixels in each)[::-1]
+    each = zip(index, size.shape, found.input_size, strict=True)
+    x, y, *t = [(int(i) + 0.5) * pixels / n for i, n, pixels in each][::-1]
+    return (*seen.in_file(x, y), *(seen.frames[int(i)] for i in t))
 
 
 def make_thumbnail(pixels: Tensor) -> bytes:

@@ -4,12 +4,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..atomic_io import save_figure
 from ..data.images import to_image
 from ..data.loading import MAX_UNCROPPED_SIDE
 from ..data.video import write_video
@@ -20,8 +18,8 @@ from ..engine.settings import SYNTHETIC
 from ..explain import figure
 from ..explain.figure import Row
 from ..explain.inputs import FileInput, read_input
-from ..explain.maps import THRESHOLD, Attention, Map, attention, find_blocks
-from ..explain.verdict import Verdict, quick_verdict, read_verdict
+from ..explain.maps import THRESHOLD, Attention, Map, find_blocks
+from ..explain.verdict import Verdict, read_verdict
 from ..models.device import find_device
 
 SIDE = 512  # small images are enlarged to about this many pixels
@@ -36,7 +34,6 @@ class Network:
 
     title: str
     trained: Trained
-    device: str
     verdict: Verdict | None = None  # of ``cgnl diagnose``
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -50,12 +47,22 @@ class Look:
     """One file in one network."""
 
     network: Network
-    seen: FileInput
-    attention: Attention
-    verdict: Verdict
+    explained: Row
 
     @property
-    def times(self) -> int:
+    def seen(self) -> FileInput:
+        return self.explained.seen
+
+    @property
+    def attention(self) -> Attention:
+        return self.explained.attention  # pyright: ignore[reportReturnType]  never that of a head
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.explained.verdict  # pyright: ignore[reportReturnType]  which blocks have
+
+    @property
+    def zoom(self) -> int:
         """Factor by which the file's pixels are enlarged."""
         return max(1, round(SIDE / max(self.seen.original.shape[-2:])))
 
@@ -70,8 +77,8 @@ class Look:
         at = self.seen.in_file(x, y)
         return (*at, self.seen.frames[int(t[0])]) if t else at
 
-    def again(self, at: tuple[float, ...], block: str | None = None) -> "Look":
-        """The same file from another position, or in another block."""
+    def move(self, at: tuple[float, ...], block: str | None = None) -> "Look":
+        """Look from another position, or into another block."""
         seen = self.seen.containing(at)
         return look(self.network, seen, at, block or self.attention.block, self.verdict if seen is self.seen else None)
 
@@ -103,14 +110,11 @@ class Look:
             return self.attention.strongest(1, None if group == ALL else int(group))[0]
         if channel == SUM:
             return self.attention.by_group()[int(group)]
-        maps = self.attention.maps
-        return Map(f"group {int(channel) // maps.shape[1]}, channel {channel}", maps.flatten(0, 1)[int(channel)])
+        return self.attention.of_channel(int(channel))
 
     def row(self, group: str = ALL, channel: str = STRONGEST) -> Row:
         """A row of the figure that can be downloaded."""
-        (name, share), *_ = self.top(1).items()
-        words, maps = f"{name} ({share:.1%}). ", [self.map(group, channel)]
-        return Row(self.network.title, self.attention, self.seen, maps, words, verdict=self.verdict)
+        return replace(self.explained, maps=[self.map(group, channel)])
 
     def describe(self, group: str, channel: str) -> str:
         """Say whether the block is used, where the reference is and what is shown, in Markdown."""
@@ -125,7 +129,7 @@ class Look:
         """Convert a pixel of the shown image to a position in the file."""
         seen, (rows, columns) = self.seen, self.seen.original.shape[-2:]
         sides = ((x, columns, seen.width), (y, rows, seen.height))
-        at = tuple(min(max(p / (self.times * shown), 0) * n, n - 1) for p, shown, n in sides)
+        at = tuple(min(max(p / (self.zoom * drawn), 0) * n, n - 1) for p, drawn, n in sides)
         return (*at, seen.frames[frame]) if self.frames else at
 
 
@@ -138,7 +142,7 @@ def open_networks(paths: Sequence[str], device: str = "auto") -> list[Network]:
         trained = replace(trained, network=trained.network.to(device).eval())
         if not find_blocks(trained.network):
             raise ValueError(f"{path} has no NL or CGNL block, so there is no attention to show")
-        networks.append(Network(figure.name_run(path, paths), trained, device, read_verdict(path, trained.network)))
+        networks.append(Network(figure.name_run(path, paths), trained, read_verdict(path, trained.network)))
     if len({network.trained.kind for network in networks}) > 1:
         raise ValueError(f"{paths[0]} is for {networks[0].trained.kind} and {paths[1]} for {networks[1].trained.kind}")
     return networks
@@ -151,17 +155,15 @@ def look(
     block: str | None = None,
     verdict: Verdict | None = None,
 ) -> Look:
-    """Run a network on an input; ``at`` is in pixels of the file, ``verdict`` is found unless it is known."""
+    """Run a network on an input; ``at`` is in pixels of the file."""
     height, width = seen.pixels.shape[-2:]
     if height * width > MAX_UNCROPPED_SIDE**2:
         raise ValueError(
             f"{width} x {height} pixels are more than the page takes, {MAX_UNCROPPED_SIDE} x {MAX_UNCROPPED_SIDE}"
         )
-    model, x = network.trained.network, seen.network_input.to(network.device)
+    options: Any = {"head": False, "at": at, "block": block, "verdict": verdict or network.verdict}
     with network.lock:
-        found = attention(model, x, seen.place(at), block)
-        verdict = verdict or network.verdict or quick_verdict(model, [x])
-    return Look(network, seen, found, verdict)
+        return Look(network, figure.explain_input(network.trained, seen, network.title, **options))
 
 
 def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
@@ -176,7 +178,7 @@ def look_at(networks: Sequence[Network], file: str | Path) -> list[Look]:
     return looks
 
 
-def shown(
+def draw_look(
     look: Look,
     group: str = ALL,
     channel: str = STRONGEST,
@@ -185,27 +187,16 @@ def shown(
     frame: int = 0,
 ) -> Tensor:
     """Draw one map over the file, with the reference patch in green: uint8 [3, H, W]."""
-    row, count = look.row(group, channel), look.frames
-    image = figure.enlarge(look.seen.original[frame] if count else look.seen.original, look.times)
-    scaled = figure.at_frame(row.maps[0], frame, count) if count else row.maps[0].scaled
-    if style == "heat":
-        image = figure.paint(image, look.seen, lambda part: figure.blend_heat(part, scaled))
-    elif style == "patches":
-        image = figure.paint(image, look.seen, lambda part: outline_patches(part, scaled >= threshold))
-    image = figure.mark_border(image, look.seen)
-    return figure.mark_patch(image, row, frame if count else int(look.attention.at[-1]))
-
-
-def outline_patches(pixels: Tensor, related: Tensor) -> Tensor:
-    """Dim pixels [3, H, W] outside a mask [h, w], and draw a white line around it."""
-    inside = F.interpolate(related.float()[None, None], pixels.shape[-2:])  # [1, 1, H, W]
-    edge = F.max_pool2d(inside, 5, 1, 2) + F.max_pool2d(-inside, 5, 1, 2) > 0
-    return torch.where(edge[0], torch.tensor(255, dtype=torch.uint8), figure.darken(pixels, related))
-
-
-def write_figure(rows: Sequence[Row], threshold: float, style: str, path: Path) -> None:
-    """Write the figure that ``cgnl explain`` draws."""
-    save_figure(figure.draw(rows, threshold, heat=style == "heat"), path)
+    row, (height, width) = look.row(group, channel), look.seen.original.shape[-2:]
+    return figure.draw_alone(
+        row,
+        None if style == "image" else row.maps[0],
+        threshold,
+        style == "heat",
+        frame if look.frames else None,
+        height * look.zoom,
+        width * look.zoom,
+    )
 
 
 def write_examples(network: Network, folder: Path, count: int = 6) -> list[Path]:

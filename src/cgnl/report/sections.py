@@ -1,7 +1,7 @@
 """Compute what the sections of a report show; ``report.html.j2`` says how."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from ..engine.predictions import Prediction
 from ..text import counted, format_duration
 from .classes import draw_matrix, draw_reliability
 from .curves import DETAIL, NOT_DRAWN, draw_curves, is_share, words
-from .examples import draw_examples, find_verdict, make_thumbnails, open_samples
+from .examples import draw_examples, make_thumbnails, open_samples
 from .run import Run
 
 PAIRS, EACH = 8, 6  # most confused pairs, and thumbnails of each
@@ -62,10 +62,8 @@ def collect_one(run: Run) -> dict[str, Any]:
     confusions, checkpoint = find_confusions(run.predictions), run.folder / "last.ckpt"
     source, problem = open_samples(run.config) if run.predictions else (None, "")
     attention, verdict = [], None
-    if source and checkpoint.exists():
+    if checkpoint.exists() and (source or run.finished):
         attention, verdict = draw_examples(source, run.predictions, checkpoint)
-    elif run.finished and checkpoint.exists():
-        verdict = find_verdict(checkpoint)
     pairs = [(c, make_thumbnails(source, c.predictions[:EACH]) if source else []) for c in confusions[:PAIRS]]
     return {
         "about": describe_run(run),
@@ -147,13 +145,9 @@ def tests_differ(runs: Runs) -> bool:
     return len(counts) > 1 or any(one != named[0] for one in named)
 
 
-def count_labels(predictions: Iterable[Prediction]) -> Counter[str]:
-    return Counter(str(p.label) for p in predictions)
-
-
 def find_confusions(predictions: Sequence[Prediction]) -> list[Confusion]:
     """Pairs of classes, the most frequently confused first."""
-    counts, pairs = count_labels(predictions), defaultdict(list)
+    counts, pairs = Counter(str(p.label) for p in predictions), defaultdict(list)
     for p in sorted(predictions, key=lambda p: -p.score):
         if not p.right:
             pairs[str(p.label), str(p.predicted)].append(p)
