@@ -7,7 +7,7 @@ import pytest
 
 from cgnl.engine.config import load, to_yaml
 from cgnl.engine.predictions import Prediction
-from cgnl.experiments.runs import Run, digest, read_outcome, read_outcomes, run_name
+from cgnl.experiments.runs import Run, digest, read_outcome, read_outcomes
 
 
 @pytest.fixture
@@ -63,11 +63,6 @@ def test_read_outcomes_are_those_of_the_row_alone(ended, tmp_path):
     (tmp_path / "a_seed7").mkdir()  # it has not ended
     assert [(o.seed, o.split) for o in read_outcomes(tmp_path, "a")] == [(0, 1), (0, 2), (1, 1)]
     assert [o.seed for o in read_outcomes(tmp_path, "a_b")] == [0]
-
-
-def test_run_name_is_unique_in_row_split_and_seed():
-    names = {run_name(row, seed, split) for row in ("a", "a_b") for seed in (0, 1) for split in (None, 1, 2)}
-    assert len(names) == 12
 
 
 def test_run_check_refuses_other_settings(ended, tmp_path):

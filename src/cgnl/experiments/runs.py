@@ -19,14 +19,12 @@ CORRECT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"
 
 @dataclass(frozen=True)
 class Run:
-    """A run to make."""
+    """A run to make: of a row by its name, and whether its attention is to be diagnosed."""
 
     row: str
-    """Name of the row."""
     label: str
     config: Config
     diagnosed: bool = False
-    """Whether to diagnose its attention."""
 
     @property
     def folder(self) -> Path:
@@ -34,12 +32,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        files = ["results.json"]
-        if self.config.data.dataset != "coco":
-            files.append(CORRECT)
-        if self.diagnosed:
-            files.append(DIAGNOSIS)
-        return all((self.folder / name).exists() for name in files)
+        needed = {"results.json": True, CORRECT: self.config.data.dataset != "coco", DIAGNOSIS: self.diagnosed}
+        return all((self.folder / name).exists() for name in needed if needed[name])
 
     def check(self) -> None:
         """Refuse to resume with other settings, except those that only change the speed."""
@@ -54,23 +48,23 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Results of a finished run."""
+    """Results of a finished run.
+
+    Attributes:
+        numbers: metric -> per cent.
+        correct: 1 for each correctly classified test sample, else 0; empty for detectors.
+        samples: digest of the test samples.
+        diagnosis: lines of the diagnosis.
+    """
 
     seed: int
     split: int
     numbers: dict[str, float]
-    """Metric -> per cent."""
     seconds: float
     config: Config
     correct: str = ""
-    """1 for each correctly classified test sample, else 0; empty for detectors."""
     samples: str = ""
-    """Digest of the test samples."""
     diagnosis: tuple[dict[str, str], ...] = ()
-
-
-def run_name(row: str, seed: int, split: int | None = None) -> str:
-    return f"{row}{f'_split{split}' if split else ''}_seed{seed}"
 
 
 def read_outcomes(folder: Path, row: str) -> list[Outcome]:
