@@ -62,7 +62,7 @@ def bench(
             latency and throughput of a network.
         batch: samples; serve takes 1, 8 and 64 unless it is given.
         channels: channels of the input (block, ops).
-        size: positions, of a network's input pixels: 28 or 28x28 for images, 16x28x28 for clips, 1000x for sequences.
+        size: positions, or pixels of a network's input: 28 or 28x28 (images), 16x28x28 (clips), 1000x (sequences).
         groups: channel groups.
         inner: channels of theta, phi and g; half of channels unless given (block).
         kernel: dot, embedded_gaussian, rbf, or with options: rbf:order=3,gamma=1e-4,beta=exact.
@@ -85,9 +85,8 @@ def bench(
         plot: draw the rows into this figure.
         seconds: spent on repetitions of each row.
     """
-    given = dict(locals())
-    for name in ("benchmark", "device", "rows", "peer", "csv", "plot"):
-        del given[name]
+    others = ("benchmark", "device", "rows", "peer", "csv", "plot")
+    given = {name: value for name, value in locals().items() if name not in (*others, "others")}
     check_options(benchmark, given)
     if benchmark == "serve" and (mode == "train" or plot or peer):
         raise ValueError("cgnl bench serve measures inference alone: it has no mode=train, plot or peer")
