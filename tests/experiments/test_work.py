@@ -12,7 +12,7 @@ from filelock import Timeout
 
 from cgnl.experiments import work
 from cgnl.experiments.plan import plan
-from cgnl.experiments.runs import Run
+from cgnl.experiments.runs import PlannedRun
 from cgnl.experiments.work import Worker, interrupt_at, lock, make_workers
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def test_worker_makes_every_run_once(runs, monkeypatch, capsys):
     assert "2 of 3: with CGNL, seed 0: top1 50.00, 3 s" in capsys.readouterr().out
 
 
-def finish(run: Run) -> None:
+def finish(run: PlannedRun) -> None:
     from cgnl.engine.config import to_yaml
 
     run.folder.mkdir(parents=True, exist_ok=True)

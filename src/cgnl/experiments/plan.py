@@ -26,7 +26,7 @@ from ..engine.tasks import TASKS
 from ..models import is_detector, is_video
 from ..models.table import cost
 from ..text import counted, say
-from .runs import Run, read_outcomes
+from .runs import PlannedRun, read_outcomes
 from .summary import REASONS
 from .tables import SCALES, TABLES, Row, Table, is_diagnosed
 
@@ -44,9 +44,9 @@ FIVE = ["layer2.0", "layer2.1", "layer3.0", "layer3.1", "layer4.0"]
 
 def plan_tables(
     selected: Mapping[str, Sequence[Row]], scale: Scale, seeds: int, folder: Path, settings: Mapping[str, Any]
-) -> list[Run]:
+) -> list[PlannedRun]:
     """Plan each run of some tables once, print the plan, and save why rows cannot be run."""
-    runs: dict[str, Run] = {}
+    runs: dict[str, PlannedRun] = {}
     for name, rows in selected.items():
         planned, reasons = plan(TABLES[name], rows, scale, seeds, folder, settings)
         for run in planned:
@@ -68,7 +68,7 @@ def plan_tables(
 
 def plan(
     table: Table, rows: Sequence[Row], scale: Scale, seeds: int, folder: Path, settings: Mapping[str, Any]
-) -> tuple[list[Run], dict[str, str]]:
+) -> tuple[list[PlannedRun], dict[str, str]]:
     """Runs of some rows, and why other rows have none.
 
     They go seed by seed, so that stopping early leaves equally many of each row.
@@ -89,7 +89,7 @@ def plan(
         own: dict[str, Any] = {"seed": seed, "runs": str(folder), "name": f"{row.name}_seed{seed}"}
         if split:
             own |= {"name": f"{row.name}_split{split}_seed{seed}", "data": {"split": split}}
-        runs.append(Run(row.name, row.label, row.config(merge(resolved[row.name], own)), is_diagnosed(row.name)))
+        runs.append(PlannedRun(row.name, row.label, row.config(merge(resolved[row.name], own)), is_diagnosed(row.name)))
     return runs, reasons
 
 
@@ -203,7 +203,7 @@ def measure_speed() -> float:
     return 2 * x.numel() * 256 * 9 / (1e-3 * milliseconds)
 
 
-def estimate_durations(runs: Sequence[Run], folder: Path, jobs: int = 1) -> dict[str, float]:
+def estimate_durations(runs: Sequence[PlannedRun], folder: Path, jobs: int = 1) -> dict[str, float]:
     """Seconds by name of a run, ``jobs`` of which share a device: as finished runs of its row took, else by FLOPs."""
     first = {run.row: run for run in reversed(runs)}
     speed = SPEED * measure_speed()

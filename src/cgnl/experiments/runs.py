@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..atomic_io import write_text
-from ..engine import runs
 from ..engine.config import Config, read_recipe
 from ..engine.folder import check_same
 from ..engine.predictions import Prediction, read_predictions
+from ..engine.runs import Run
 from .tables import METRICS
 
 CORRECT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """A run to make: of a row by its name, and whether its attention is to be diagnosed."""
 
     row: str
@@ -83,7 +83,7 @@ def find_files(folder: Path, row: str, name: str) -> Iterator[tuple[int, Path]]:
 def read_outcome(folder: Path, seed: int) -> Outcome:
     """Read the folder of a finished run."""
     try:
-        run = runs.Run(folder)
+        run = Run(folder)
         results, config = run.results, run.config
         numbers = {name: 100 * results[f"test_{name}"] for name in METRICS if f"test_{name}" in results}
         samples, correct = (folder / CORRECT).read_text().split() if (folder / CORRECT).exists() else ("", "")

@@ -21,7 +21,7 @@ from ..engine.train import train
 from ..explain.diagnose import run as diagnose
 from ..explain.diagnose import write_rows
 from ..text import first_line, format_duration, say
-from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_correct
+from .runs import DIAGNOSIS, FAILED, PlannedRun, read_outcome, save_correct
 
 STOPPED = 130
 """Exit status of an interrupted worker, as in a shell."""
@@ -34,7 +34,7 @@ class Worker:
     ``gpu`` is the only one that it sees, if there are several workers; ``keep``: keep checkpoints of finished runs.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[PlannedRun]
     deadline: float | None = None
     gpu: str | None = None
     keep: bool = False
@@ -59,7 +59,7 @@ class Worker:
             return False
         return True
 
-    def _attempt(self, run: Run, held: dict[str, CachedSource]) -> str:
+    def _attempt(self, run: PlannedRun, held: dict[str, CachedSource]) -> str:
         """Make a run and say how it went."""
         failed = run.folder / FAILED
         failed.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ class Worker:
         return f"{name} {value:.2f}, {format_duration(outcome.seconds)}"
 
 
-def make_run(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
+def make_run(run: PlannedRun, keep: bool, held: dict[str, CachedSource]) -> None:
     """Train a network, or resume, and save what a table needs."""
     train(run.config, resume=run.folder.exists(), silent=True, cache=held)
     gc.collect()
@@ -121,7 +121,7 @@ def interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def make_workers(runs: Sequence[Run], budget: float | None, jobs: int, keep: bool) -> list[Worker]:
+def make_workers(runs: Sequence[PlannedRun], budget: float | None, jobs: int, keep: bool) -> list[Worker]:
     """``jobs`` workers for each GPU, or ``jobs`` in all without one."""
     deadline = None if budget is None else time.time() + 60 * budget
     gpus: list[str | None] = [str(i) for i in range(torch.cuda.device_count())]
