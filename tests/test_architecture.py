@@ -38,6 +38,20 @@ def import_without(missing: set[str], modules: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_core_needs_torch_alone():
+    others = {
+        "torchvision",
+        "timm",
+        "jsonargparse",
+        "scipy",
+        "PIL",
+        "av",
+        "rich",
+        "matplotlib",
+    }
+    import_without(others, ["cgnl.ops", "cgnl.kernels", "cgnl.blocks", "cgnl.heads", "cgnl.surgery"])
+
+
 def test_command_line_starts_without_torch():
     import_without({"torch", "torchvision", "numpy"}, ["cgnl", "cgnl.cli", "cgnl.extras", "cgnl.text"])
 
