@@ -6,7 +6,6 @@ Half of the runs are killed (SIGKILL) at a uniformly random moment, the others w
 of those that are resumed are killed again.
 """
 
-import argparse
 import multiprocessing
 import sys
 import tempfile
@@ -19,26 +18,24 @@ import torch
 from tests.engine.conftest import register
 from tests.engine.kills import PHASES, Figures, experiment, undisturbed
 
+from .harness import make_parser, report
 
-def in_words(figures: Figures, seed: int, seconds: float) -> str:
+
+def describe(figures: Figures, seed: int, seconds: float) -> list[str]:
     kills = sum(figures.kills.values())
-    lines = [
+    return [
         f"{figures.endings} runs killed {kills} times (seed {seed}, torch {torch.__version__})",
         *(f"  {figures.kills[name]:4} in {name}" for name in PHASES),
         f"{figures.identical} of {figures.endings} endings identical",
         f"{figures.unreadable} of {figures.readable + figures.unreadable} checkpoints unreadable after a kill",
         f"{seconds:.0f} seconds",
-        *figures.faults,
     ]
-    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=300, help="runs that are killed, each at least once")
+    parser = make_parser(__doc__, "kills", 300, "runs that are killed, each at least once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--output", type=Path, help="write the figures to a file too")
     args = parser.parse_args()
     register()
     torch.set_num_threads(1)
@@ -54,11 +51,8 @@ def main() -> int:
             for done in as_completed(work):
                 figures.add(done.result())
                 print(f"\r{figures.identical} of {figures.endings} identical", end="", file=sys.stderr, flush=True)
-    text = in_words(figures, args.seed, time.perf_counter() - began)
-    print(f"\r{text}", end="")
-    if args.output:
-        args.output.write_text(text)
-    return int(bool(figures.faults))
+    print(end="\r")
+    return report(describe(figures, args.seed, time.perf_counter() - began), figures.faults, args.output)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ compared with what a visitor got who was alone. Measured are the seconds of each
 the files that are left when they have had their time. A server may grow by ``ROOM`` bytes.
 """
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -39,6 +38,8 @@ from cgnl.data.video import write_video
 from cgnl.explain.figure import RATE
 from tests.engine.conftest import register, write_checkpoint
 from tests.explain.conftest import CLASSES, enlarge
+
+from .harness import make_parser, report
 
 ROOM = 256 * 2**20
 """Bytes by which a server may grow after its first dozen visits: what 20 visitors see, and the threads for them."""
@@ -296,36 +297,30 @@ def measure(requests: int, visitors: int, folder: Path) -> Figures:
     return figures
 
 
-def in_words(figures: Figures, visitors: int, seconds: float) -> str:
+def describe(figures: Figures, visitors: int, seconds: float) -> list[str]:
     asked = len(figures.seconds) + len(figures.lost)
     ordered = sorted(figures.seconds)
     percentile = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    lines = [
+    return [
         f"{asked} requests of {visitors} visitors at once, half for pictures and half for clips",
         f"{len(figures.lost)} lost, {len(figures.mixed)} other than alone",
         f"{statistics.median(ordered):.2f} seconds for a request (median), {percentile:.2f} (99th percentile)",
         f"{figures.grown / 2**20:.0f} MiB more memory of a server than before the visits",
         f"{figures.most} files and folders at the end of the visits, {len(figures.left)} when they have had their time",
         f"{seconds:.0f} seconds in all, on {os.cpu_count()} cores",
-        *[*figures.lost, *figures.mixed, *figures.left][:20],
     ]
-    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=500)
+    parser = make_parser(__doc__, "requests", 500, "half of them for pictures and half for clips")
     parser.add_argument("--visitors", type=int, default=20)
-    parser.add_argument("--output", type=Path, help="write the figures to a file too")
     args = parser.parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(args.requests, args.visitors, Path(folder))
-    text = in_words(figures, args.visitors, time.perf_counter() - began)
-    print(text, end="")
-    if args.output:
-        args.output.write_text(text)
-    return int(bool(figures.lost or figures.mixed or figures.left or figures.grown > ROOM))
+    faults = [*figures.lost, *figures.mixed, *figures.left][:20]
+    status = report(describe(figures, args.visitors, time.perf_counter() - began), faults, args.output)
+    return status or int(figures.grown > ROOM)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ sentence. Then two ranks resume, and everything except the clock is compared, bi
 disturbed.
 """
 
-import argparse
 import ctypes
 import json
 import mmap
@@ -33,6 +32,8 @@ from cgnl.engine import distributed
 from tests.engine.conftest import options
 from tests.engine.forks import prepare, run_command, start, wait
 from tests.engine.kills import PHASES, RUN, Blow, Undisturbed, differences, tell_phases, train
+
+from .harness import make_parser, report
 
 LIMIT = 20.0
 """Seconds in which the survivor must have ended."""
@@ -217,19 +218,17 @@ def judge(status: int | None, ranks: Ranks, survivor: int, figures: Figures) -> 
         yield f"rank {survivor} said {said!r}"
 
 
-def in_words(figures: Figures, seed: int, seconds: float) -> str:
+def describe(figures: Figures, seed: int, seconds: float) -> list[str]:
     count = len(figures.seconds)
     median, longest = statistics.median(figures.seconds), max(figures.seconds)
-    lines = [
+    return [
         f"one of two ranks killed {count} times (seed {seed}, torch {torch.__version__})",
         *(f"  {figures.kills[name]:4} {name}" for name in sorted(figures.kills)),
         f"the other ended by itself after {median:.1f} seconds (median), {longest:.1f} (longest)",
         f"  {figures.finished:4} of them had done their part, or had not been started",
         f"{figures.identical} of {count} resumed runs ended identical",
         f"{seconds:.0f} seconds",
-        *figures.faults,
     ]
-    return "\n".join(lines) + "\n"
 
 
 def measure(kills: int, seed: int, folder: Path) -> Figures:
@@ -245,10 +244,8 @@ def measure(kills: int, seed: int, folder: Path) -> Figures:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=40)
+    parser = make_parser(__doc__, "kills", 40, "times that one of two ranks is killed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="write the figures to a file too")
     args = parser.parse_args()
     if QUIET.items() - os.environ.items():  # it must be there before torch is imported
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | QUIET)  # noqa: S606
@@ -256,11 +253,7 @@ def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(args.kills, args.seed, Path(folder))
-    text = in_words(figures, args.seed, time.perf_counter() - began)
-    print(text, end="")
-    if args.output:
-        args.output.write_text(text)
-    return int(bool(figures.faults))
+    return report(describe(figures, args.seed, time.perf_counter() - began), figures.faults, args.output)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The two trainings of a pair differ in their seeds. Each must end in a folder of 
 those of a run that was alone. Of two commands that resume a run, one goes on to the same end, and the other is refused.
 """
 
-import argparse
 import json
 import os
 import random
@@ -26,6 +25,8 @@ from cgnl.engine.config import read_recipe
 from tests.engine.conftest import options
 from tests.engine.forks import prepare, start_command, wait
 from tests.engine.kills import CLOCK, RUN, differences, table, train
+
+from .harness import make_parser, report
 
 SEEDS = (0, 1)
 """Of the two trainings of a pair."""
@@ -138,34 +139,26 @@ def measure(pairs: int, seed: int, folder: Path) -> Figures:
     return figures
 
 
-def in_words(figures: Figures, pairs: int, seed: int, seconds: float) -> str:
-    lines = [
+def describe(figures: Figures, pairs: int, seed: int, seconds: float) -> list[str]:
+    return [
         f"{pairs} pairs of trainings of one name begun together (seed {seed}, torch {torch.__version__})",
         *(f"  {count:4} ended as {names}, each as if it were alone" for names, count in figures.trained.items()),
         f"{pairs} pairs of commands that resume one run, of which one went on to the same end",
         *(f"  {count:4} times the other {what}" for what, count in figures.resumed.items()),
         f"{len(figures.faults)} faults",
         f"{seconds:.0f} seconds",
-        *figures.faults,
     ]
-    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=40, help="of each kind")
+    parser = make_parser(__doc__, "pairs", 40, "of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="write the figures to a file too")
     args = parser.parse_args()
     prepare()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(args.pairs, args.seed, Path(folder))
-    text = in_words(figures, args.pairs, args.seed, time.perf_counter() - began)
-    print(text, end="")
-    if args.output:
-        args.output.write_text(text)
-    return int(bool(figures.faults))
+    return report(describe(figures, args.pairs, args.seed, time.perf_counter() - began), figures.faults, args.output)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 """
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -24,6 +25,7 @@ LIMIT = 6.0
 """Points shown to either side; longer intervals end in an arrow."""
 
 
+@cache
 def differences(folder: str, tables: tuple[str, ...]) -> dict[str, Pair]:
     """Row -> its difference to the first row of its table, where there are two seeds or more."""
     found: dict[str, Pair] = {}

@@ -82,8 +82,8 @@ def test_measure_rows_say_when_the_reference_cannot_run():
         ("ops", {"channels": 16, "size": "4"}, ["reference", "non-local sdpa"]),
         (
             "network",
-            {"network": "resnet18", "blocks": 1, "size": "32", "reduced": 8},
-            ["plain", "reference", "nl", "covariance head"],
+            {"network": "resnet18", "blocks": 1, "size": "32"},
+            ["plain", "reference"],
         ),
     ],
 )
@@ -163,13 +163,9 @@ def test_latencies_are_enough_unless_they_take_too_long(monkeypatch):
 
 @pytest.mark.usefixtures("few")
 def test_serve_measures_what_is_right():
-    setting = read_setting(
-        "serve", {"network": "resnet18", "blocks": 1, "size": "32", "batch": 2, "seconds": 1e-3}, "cpu"
-    )
-    rows = {
-        row["row"]: row
-        for row in runner.serve_rows(setting, choose("reference", "fused", "folded", "plain folded graph"))
-    }
+    given = {"network": "resnet18", "blocks": 1, "size": "32", "batch": 2, "seconds": 1e-3}
+    chosen = choose("reference", "fused", "folded", "plain folded graph")
+    rows = {row["row"]: row for row in runner.serve_rows(read_setting("serve", given, "cpu"), chosen)}
     for name in ("reference", "folded"):
         row = rows[name]
         assert 0 < row["error"] < 1e-4
@@ -183,9 +179,10 @@ def test_serve_measures_what_is_right():
 @pytest.mark.usefixtures("few")
 def test_serve_measures_a_head():
     given = {"network": "resnet18", "blocks": 1, "size": "64", "head": "covariance", "reduced": 16, "seconds": 1e-3}
-    rows = list(runner.serve_rows(read_setting("serve", given, "cpu"), choose("reference", "folded")))
-    assert all(row["ms"] and 0 < row["error"] < 1e-3 for row in rows)
-    assert all("head=covariance reduced=16" in row["settings"] for row in rows)
+    (row,) = runner.serve_rows(read_setting("serve", given, "cpu"), choose("folded"))
+    assert row["ms"] > 0
+    assert 0 < row["error"] < 1e-3
+    assert "head=covariance reduced=16" in row["settings"]
 
 
 @pytest.mark.usefixtures("few")
@@ -203,14 +200,13 @@ def test_serve_goes_on_when_a_way_fails():
 def test_bench_serve_by_hand(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(runner, "BATCHES", (1, 2))
     table = tmp_path / "rows.csv"
-    for _ in range(2):
-        assert main(["bench", "serve", *SMALL, "rows=folded,fused", f"csv={table}"]) == 0
+    assert main(["bench", "serve", *SMALL, "rows=folded,fused", f"csv={table}"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert out.startswith("cgnl bench serve: 3 x 32 x 32, float32, Dot()\n")
     rows = list(csv.DictReader(table.open()))
     shapes = ["1x3x32x32", "1x3x32x32", "2x3x32x32", "2x3x32x32"]
-    assert [(row["row"], row["shape"]) for row in rows] == list(zip(["fused", "folded"] * 4, shapes * 2, strict=True))
+    assert [(row["row"], row["shape"]) for row in rows] == list(zip(["fused", "folded"] * 2, shapes, strict=True))
 
 
 @pytest.mark.parametrize(

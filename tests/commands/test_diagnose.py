@@ -1,6 +1,7 @@
 """The command says how often the network is right with something else in the attention's place."""
 
 import csv
+import shutil
 from contextlib import nullcontext
 
 import pytest
@@ -20,8 +21,12 @@ BLOCK = {"model__block": "cgnl", "model__options": {"after": ["conv1"], "groups"
 
 
 @pytest.fixture
-def trained(run):
-    return run(**BLOCK).folder / "last.ckpt"
+def trained(run, tmp_path, tmp_path_factory):
+    """The last checkpoint of a run in a folder of its own; trained once, and copied for each test."""
+    once = tmp_path_factory.getbasetemp() / "trained-with-a-block"
+    if not once.exists():
+        shutil.copytree(run(**BLOCK).folder, once)
+    return shutil.copytree(once, tmp_path / "trained") / "last.ckpt"
 
 
 def test_diagnose_prints_and_writes_both_tables(cgnl, trained, tmp_path):

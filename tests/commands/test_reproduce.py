@@ -80,7 +80,7 @@ def test_reproduce_within_a_budget_goes_on_later(cgnl, tmp_path, monkeypatch):
         (["toy", "--seeds", "0"], "seeds = 0"),
         (["toy", "--budget", "-1"], "budget = -1"),
         (["toy", "--scale", "big"], "scale"),
-        (["toy", "model.block=nl"], "model.block is for the rows of a table to say"),
+        (["toy", "model.block=nl"], "model.block is set by the rows of a table"),
         (["toy", "optim.lrr=1"], "did you mean optim.lr?"),
         (["--fill", "none.md"], "none.md"),
     ],

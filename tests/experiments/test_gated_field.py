@@ -21,7 +21,6 @@ from cgnl.experiments.gated_field import (
     RHO,
     TITLES,
     Arm,
-    Effort,
     GlobalContext,
     SqueezeExcitation,
     accuracy,
@@ -38,7 +37,17 @@ from cgnl.experiments.gated_field import (
 )
 
 BY_NAME = {(arm.name, arm.contrast): arm for arm in ARMS}
-SMALL = Effort(steps=3, choosing=6, test=8)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Make maps and trainings smaller; call it with other constants of the module."""
+
+    def call(**constants):
+        for name, value in constants.items():
+            monkeypatch.setattr(module, name, value)
+
+    return call
 
 
 def test_draw_hides_the_sign_in_a_correlation():
@@ -77,9 +86,10 @@ def test_bound_of_one_and_two_positions_in_closed_form():
     assert best_of_positions(2) == pytest.approx(50 * (1 + RHO))
 
 
-def test_likelihood_ratio_is_monotone_in_the_sum_of_products():
+def test_likelihood_ratio_is_monotone_in_the_sum_of_products(small):
     """log p(a, b | s = 1) - log p(a, b | s = -1) = 2 RHO / (1 - RHO^2) sum a b."""
-    x, _ = draw(6, Generator().manual_seed(1), side=5)
+    small(SIDE=5)
+    x, _ = draw(6, Generator().manual_seed(1))
     pairs = x[:, :2].double().flatten(2).transpose(1, 2)  # [6, N, 2]
     of = {s: torch.tensor([[1, s * RHO], [s * RHO, 1]], dtype=torch.float64) for s in (1, -1)}
     plus, minus = (MultivariateNormal(torch.zeros(2).double(), of[s]).log_prob(pairs).sum(1) for s in (1, -1))
@@ -214,29 +224,30 @@ def test_pooled_blocks_see_no_order_of_positions(make):
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: f"{arm.name}-{arm.contrast:g}")
-def test_every_arm_learns_a_step_again_the_same(arm):
-    nets = [train(arm, 1e-2, seed=3, steps=2, side=4) for _ in range(2)]
-    values = [accuracy(net, arm, 60, 1, side=4) for net in nets]
+def test_every_arm_learns_a_step_again_the_same(arm, small):
+    small(SIDE=4, STEPS=2)
+    nets = [train(arm, 1e-2, seed=3) for _ in range(2)]
+    values = [accuracy(net, arm, 60, 1) for net in nets]
     assert values[0] == values[1]
     assert 40 < values[0] < 60
     assert arm.bound is None or 50 < arm.bound() < 100
 
 
-def test_cgnl_learns_the_field_and_a_linear_network_does_not(monkeypatch):
+def test_cgnl_learns_the_field_and_a_linear_network_does_not(small):
     """With a larger correlation and a smaller map."""
-    monkeypatch.setattr(module, "RHO", 0.9)
+    small(RHO=0.9, SIDE=8, STEPS=60)
     cgnl, none = (
-        accuracy(train(BY_NAME[name, 0], 1e-2, 0, 60, side=8), BY_NAME[name, 0], 100, 1, side=8)
-        for name in ("CGNL, 1 group", "none")
+        accuracy(train(BY_NAME[name, 0], 1e-2, 0), BY_NAME[name, 0], 100, 1) for name in ("CGNL, 1 group", "none")
     )
     assert cgnl > 85
     assert none == pytest.approx(50, abs=2)
 
 
-def test_gated_field_from_start_to_end(tmp_path, capsys):
+def test_gated_field_from_start_to_end(tmp_path, capsys, small):
     arms = (BY_NAME["NL, dot", 0], BY_NAME["CGNL, 8 groups", 0], BY_NAME["CGNL, 8 groups", 0.5])
+    small(ARMS=arms, SIDE=4, STEPS=3, CHOICE_SAMPLES=6, TEST_SAMPLES=8)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    written = gated_field(tmp_path / "new", seeds=2, arms=arms, effort=SMALL, side=4)
+    written = gated_field(tmp_path / "new", seeds=2)
     assert [path.name for path in written] == ["gated_field.csv", "gated_field.md", "environment.json"]
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)

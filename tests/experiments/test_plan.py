@@ -38,7 +38,7 @@ def test_plan_makes_a_run_of_each_split(toy, tmp_path):
     ("table", "scale", "settings", "reason"),
     [
         ("cub", "paper", {}, "data.root must say where cub is"),
-        ("coco", "embedded", {}, "no images with objects are embedded"),
+        ("coco", "embedded", {}, "no synthetic dataset with objects"),
         ("cub", "small", {"data.root": "nowhere"}, "nowhere"),
     ],
 )
@@ -60,13 +60,13 @@ def test_plan_leaves_out_a_row_without_weights(toy, tmp_path):
 def test_plan_does_not_make_another_network_of_a_row(tmp_path):
     rows = TABLES["cub"].select("cub_r50,cub_r101")
     _, reasons = plan(TABLES["cub"], rows, "paper", 1, tmp_path, {"model.name": "resnet50_caffe"})
-    assert reasons["cub_r101"] == "it is a resnet101, and model.name = resnet50_caffe is given"
+    assert reasons["cub_r101"] == "its network is resnet101, and model.name = resnet50_caffe is given"
     assert "data.root" in reasons["cub_r50"]
 
 
 @pytest.mark.parametrize("name", ["model.block", "model.options.groups", "seed", "data.split", "name"])
 def test_plan_refuses_what_is_for_the_rows_to_say(toy, tmp_path, name):
-    with pytest.raises(ValueError, match=f"{name} is for the rows of a table to say"):
+    with pytest.raises(ValueError, match=f"{name} is set by the rows of a table"):
         plan(toy, toy.rows, "paper", 1, tmp_path, {name: "1"})
 
 
@@ -144,7 +144,7 @@ def test_scale_settings_of_embedded_need_nothing():
 
 
 def test_scale_settings_of_embedded_refuse_objects():
-    with pytest.raises(ValueError, match="no images with objects are embedded"):
+    with pytest.raises(ValueError, match="no synthetic dataset with objects"):
         scale_settings(TABLES["coco"].rows[0], "embedded")
 
 

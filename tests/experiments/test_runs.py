@@ -7,7 +7,7 @@ import pytest
 
 from cgnl.engine.config import load, to_yaml
 from cgnl.engine.predictions import Prediction
-from cgnl.experiments.runs import Run, digest, read_outcome, read_outcomes, run_name
+from cgnl.experiments.runs import PlannedRun, digest, read_outcome, read_outcomes
 
 
 @pytest.fixture
@@ -65,25 +65,20 @@ def test_read_outcomes_are_those_of_the_row_alone(ended, tmp_path):
     assert [o.seed for o in read_outcomes(tmp_path, "a_b")] == [0]
 
 
-def test_run_name_is_unique_in_row_split_and_seed():
-    names = {run_name(row, seed, split) for row in ("a", "a_b") for seed in (0, 1) for split in (None, 1, 2)}
-    assert len(names) == 12
-
-
 def test_run_check_refuses_other_settings(ended, tmp_path):
     ended("a_seed0")
     told = {"runs": str(tmp_path), "name": "a_seed0"}
     for fine in ({}, {"compile": True}, {"precision": "bf16"}, {"data.workers": 3}):
-        Run("a", "a", load("parts", {**told, **fine})).check()
+        PlannedRun("a", "a", load("parts", {**told, **fine})).check()
     with pytest.raises(
         ValueError, match=r"begun with optim.lr = 0.27, not 0.5: give the same settings, or another --o"
     ):
-        Run("a", "a", load("parts", {**told, "optim.lr": 0.5})).check()
+        PlannedRun("a", "a", load("parts", {**told, "optim.lr": 0.5})).check()
 
 
 def test_run_is_finished_when_everything_is_written(ended, tmp_path):
     config = load("parts", {"runs": str(tmp_path), "name": "a_seed0"})
-    plain, diagnosed = Run("a", "a", config), Run("a", "a", config, diagnosed=True)
+    plain, diagnosed = PlannedRun("a", "a", config), PlannedRun("a", "a", config, diagnosed=True)
     assert not plain.finished
     folder = ended("a_seed0", right=None)
     assert not plain.finished

@@ -8,19 +8,21 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
 from cgnl.experiments import work
 from cgnl.experiments.plan import plan
-from cgnl.experiments.runs import Run
-from cgnl.experiments.work import Worker, interrupt_at, make_workers, try_lock
+from cgnl.experiments.runs import PlannedRun
+from cgnl.experiments.work import Worker, interrupt_at, lock, make_workers
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
-import sys
+import os
 import torch
 torch.set_num_threads(1)
 from cgnl.cli import main
 from cgnl.engine import train
+from cgnl.experiments import work  # imported once for all
 from tests.engine import conftest as networks
 from tests.experiments import conftest as tables
 networks.register()
@@ -34,26 +36,32 @@ def noted(config, *rest):  # a line for each run that is begun
 
 train.setup = noted
 
-def command(*words):
-    return main(["reproduce", "toy", "--seeds", "2", "--output", "out", *words])
-
-if __name__ == "__main__":
-    sys.exit(command(*sys.argv[1:]))
-"""
-FORKED = """
-import os
-import script
-import cgnl.engine.train
-
-for number in range(3):
-    child = os.fork()  # each like a process of its own, which would import for ten seconds
+def start(number, *words):  # in a fork, because a process of its own would import for ten seconds
+    child = os.fork()
     if not child:
         with open(f"{number}.txt", "w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        os._exit(script.command())
+        os._exit(main(["reproduce", "toy", "--seeds", "2", "--output", "out", *words]))
+    return child
+
+def wait(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+TWO_COPIES = """
+import script
+
+if __name__ == "__main__":  # not in the workers
+    copies = [script.start(0, "--jobs", "2"), script.start(1)]
+    print(*map(script.wait, copies))
+"""
+ONE_AFTER_ANOTHER = """
+import script
+
+for number in range(3):
+    child = script.start(number)
     print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print(script.wait(child), flush=True)
 """
 NAMES = [f"{name}_seed{n}" for n in (0, 1) for name in ("toy", "toy_cgnl", "toy_r")]
 
@@ -65,14 +73,14 @@ def runs(toy, tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start the command in a process of its own."""
+    """Start a script in a process of its own, beside ``script.py``."""
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/src", "OMP_NUM_THREADS": "1"}
 
-    def call(*words: str, name: str = "script.py") -> subprocess.Popen:
-        command = [sys.executable, name, *words]
+    def call(text: str) -> subprocess.Popen:
+        (tmp_path / "main.py").write_text(text)
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
-        return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
+        return subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path, env=environment, **options)
 
     return call
 
@@ -102,7 +110,7 @@ def test_worker_makes_every_run_once(runs, monkeypatch, capsys):
     assert "2 of 3: with CGNL, seed 0: top1 50.00, 3 s" in capsys.readouterr().out
 
 
-def finish(run: Run) -> None:
+def finish(run: PlannedRun) -> None:
     from cgnl.engine.config import to_yaml
 
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -115,9 +123,7 @@ def finish(run: Run) -> None:
 def test_worker_leaves_a_run_to_whoever_is_at_it(runs, monkeypatch):
     made = []
     monkeypatch.setattr(work, "make_run", lambda run, *_: made.append(run.row) or finish(run))
-    first = try_lock(runs[1].folder)
-    assert first
-    with first:
+    with lock(runs[1].folder):
         assert Worker(runs)()
     assert made == ["toy", "toy_r"]
 
@@ -181,21 +187,18 @@ def test_worker_keeps_checkpoints_if_told(runs):
     assert (runs[0].folder / "last.ckpt").exists()
 
 
-def test_try_lock_is_one_at_a_time(tmp_path):
-    first, other = try_lock(tmp_path / "a"), try_lock(tmp_path / "b")
-    assert first
-    assert other
-    with first, other:
-        assert try_lock(tmp_path / "a") is None
-    assert try_lock(tmp_path / "a")
+def test_lock_is_one_at_a_time(tmp_path):
+    with lock(tmp_path / "a"), lock(tmp_path / "b"), pytest.raises(Timeout), lock(tmp_path / "a"):
+        pass
+    with lock(tmp_path / "a"):
+        pass
 
 
 @pytest.mark.long
 def test_two_copies_do_not_make_a_run_twice(start, tmp_path):
     """Also where each of them has several workers."""
-    copies = [start("--jobs", "2"), start()]
-    said = [copy.communicate(timeout=240)[0] for copy in copies]
-    assert [copy.returncode for copy in copies] == [0, 0], said
+    statuses, _ = start(TWO_COPIES).communicate(timeout=240)
+    assert statuses.split() == ["0", "0"], [(tmp_path / f"{number}.txt").read_text() for number in range(2)]
     assert sorted(begun(tmp_path)) == sorted(NAMES)
     assert sorted(results(tmp_path)) == sorted(NAMES)
     assert (tmp_path / "out" / "toy.md").exists()
@@ -204,8 +207,7 @@ def test_two_copies_do_not_make_a_run_twice(start, tmp_path):
 @pytest.mark.long
 def test_killed_at_any_moment_it_goes_on(start, tmp_path):
     before, done = 0, set()
-    (tmp_path / "forked.py").write_text(FORKED)
-    copies = start(name="forked.py")
+    copies = start(ONE_AFTER_ANOTHER)
     assert copies.stdout is not None
     for number, moment in enumerate((0.1, 1.5, None)):
         child = int(copies.stdout.readline())
@@ -224,10 +226,14 @@ def test_killed_at_any_moment_it_goes_on(start, tmp_path):
 
 
 ORPHANS = """
+import multiprocessing
 import os
 import time
 from pathlib import Path
 from cgnl.experiments.work import work
+
+fork = multiprocessing.get_context("fork")  # a spawned worker would import for ten seconds
+multiprocessing.get_context = lambda _: fork
 
 class Sleeper:
     def __call__(self):

@@ -1,1 +1,1 @@
-"""How fast and how large blocks, networks and operators are, side by side in one run."""
+"""Time, memory and error of blocks, networks and operators, side by side in one run."""

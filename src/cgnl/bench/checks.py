@@ -3,8 +3,9 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +16,15 @@ from .measure import Case, draw_inputs
 from .registry import BENCHMARKS, Call, Setting, Subject
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Inputs of a part, and what the reference makes of them in float64: output, then input gradients."""
 
     inputs: Sequence[Tensor]
     gradient: Tensor | None
     expected: tuple[Tensor, ...]
 
-    def error(self, call: Call, setting: Setting) -> float:
-        return relative_error(run(Case(call, self.inputs, setting, self.gradient)), self.expected)
 
-
-@dataclass(frozen=True)
-class Truth:
+class Truth(NamedTuple):
     """The reference's weights and results, and the largest error allowed in the dtype of the setting."""
 
     weights: Mapping[str, Tensor]
@@ -126,12 +122,14 @@ def relative_error(got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
 
 def largest_error(call: Call, parts: Mapping[str, Part], setting: Setting) -> float:
+    """That of the part that is furthest from the reference."""
     own = split(call)
-    return max(part.error(own[name], setting) for name, part in parts.items())
+    cases = {name: Case(own[name], part.inputs, setting, part.gradient) for name, part in parts.items()}
+    return max(relative_error(run(case), parts[name].expected) for name, case in cases.items())
 
 
 def check(subject: Subject, call: Call, setting: Setting, truth: Truth) -> tuple[float | None, str]:
-    """The relative error to the reference, None for what computes something else, and what is wrong, if anything."""
+    """Return the relative error to the reference, None for another operation, and what is wrong, or an empty text."""
     layout = setting.memory_format
     inputs = [x.detach().contiguous(memory_format=layout).requires_grad_(x.requires_grad) for x in truth.inputs]
     got = run(Case(call, inputs, setting))

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from .registry import BENCHMARKS, Setting, Subject, build_block, build_operator
 from .runner import device_name, reason
 
 MAX_SECONDS = 2.0
-"""Time of a step at which a curve ends."""
+"""A curve ends where a step takes longer."""
 REPEAT_SECONDS = 0.2
 """Time spent on repetitions of a step."""
 
@@ -167,16 +167,14 @@ def measure_point(curve: Curve, size: int, device: torch.device) -> Point | None
 
 
 @contextmanager
-def settled_on(device: torch.device) -> Iterator[None]:
+def using_device(device: torch.device) -> Iterator[None]:
     """Use this GPU, or one thread of the CPU: threads that wait for one another would add to the time."""
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            yield
-        return
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
     try:
-        yield
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
     finally:
         torch.set_num_threads(threads)
 
@@ -192,7 +190,7 @@ def complexity(folder: Path, device: str | None = None) -> list[Path]:
     need("matplotlib", "bench")
     make_folder(folder)
     table, points = folder / "complexity.csv", list[Point]()
-    with settled_on(place):
+    with using_device(place):
         for curve in plan(place.type):
             points += sweep(curve, place)
             report.write_points(points, table)

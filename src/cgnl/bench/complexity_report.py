@@ -123,36 +123,26 @@ def _parse(kind: Any, text: str) -> Any:
     return kind(text)
 
 
-class Law(NamedTuple):
-    """What the equations need, and the powers of N and C that follow."""
-
-    needs: str
-    powers: tuple[str, str]
-
-
 class Operation(NamedTuple):
-    """How the cost of an operation is counted, and how it is drawn."""
+    """What an operation needs by its equations, with the powers of N and C that follow, and how it is drawn."""
 
-    time: Law
-    memory: Law
     counted_by: str
+    time: tuple[str, str, str]
+    memory: tuple[str, str, str]
     colour: str
     line: str = "-"
 
 
-_SQUARED, _COMPACT = Law("2 (NC)²", ("2", "2")), Law("NC (P + 1)", ("1", "1"))
-_PRODUCTS = Law("N² C", ("2", "1"))
+_SQUARED, _COMPACT, _PRODUCTS = ("2 (NC)²", "2", "2"), ("NC (P + 1)", "1", "1"), ("N² C", "2", "1")
 OPERATIONS = {
-    EXACT: Operation(_SQUARED, _SQUARED, "the paper", "#c44e52"),
-    MATRIX: Operation(_PRODUCTS, Law("N² + NC", ("1 to 2", "0 to 1")), "us", "#8c8c8c"),
-    KERNELS: Operation(_PRODUCTS, Law("NC + buffers", ("0 to 1", "0 to 1")), "us", "#8c8c8c", "--"),
-    COMPACT: Operation(_COMPACT, _COMPACT, "the paper", "#2b6cb0"),
-    BLOCK: Operation(Law("NC² + NC (P + 1)", ("1", "1 to 2")), Law("NC + C²", ("1", "1 to 2")), "us", "#dd8452"),
+    EXACT: Operation("the paper", _SQUARED, _SQUARED, "#c44e52"),
+    MATRIX: Operation("us", _PRODUCTS, ("N² + NC", "1 to 2", "0 to 1"), "#8c8c8c"),
+    KERNELS: Operation("us", _PRODUCTS, ("NC + buffers", "0 to 1", "0 to 1"), "#8c8c8c", "--"),
+    COMPACT: Operation("the paper", _COMPACT, _COMPACT, "#2b6cb0"),
+    BLOCK: Operation("us", ("NC² + NC (P + 1)", "1", "1 to 2"), ("NC + C²", "1", "1 to 2"), "#dd8452"),
 }
-
 QUANTITIES = {"time": ("milliseconds", "milliseconds"), "memory": ("peak_mib", "MiB")}
 """Quantity -> (field of a point, unit)."""
-
 FEATURE_MAPS = {196: "res4,\n224 px", 784: "res4,\n448 px", 12544: "res3 of a 32-frame\nclip, 448 px"}
 
 
@@ -206,9 +196,9 @@ def _growth(points: Sequence[Point], quantity: str) -> str:
     for name, operation in OPERATIONS.items():
         if not any(p.operation == name for p in points):
             continue
-        law: Law = getattr(operation, quantity)
-        cells = [name, f"{operation.counted_by}: {law.needs}"]
-        for axis, power in zip("NC", law.powers, strict=True):
+        needs, *powers = getattr(operation, quantity)
+        cells = [name, f"{operation.counted_by}: {needs}"]
+        for axis, power in zip("NC", powers, strict=True):
             curve = select_curve(points, name, axis)
             fit = fit_power(values(curve, QUANTITIES[quantity][0]))
             if fit is None:

@@ -25,7 +25,7 @@ Attention = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of measurement, the same for every row of a table."""
+    """What is measured: the same for every row of a table."""
 
     benchmark: str
     batch: int
@@ -67,12 +67,14 @@ class Setting:
     @property
     def summary(self) -> str:
         """The options that the shape, the dtype and the kernel do not show."""
-        network = ["network", "blocks"]
-        head = [] if self.head == "average" else ["head", "reduced"]
-        shown = {"ops": [], "block": ["inner", "norm"], "network": [*network, "reduced", "norm"]}
-        names = ["groups", *shown.get(self.benchmark, [*network, *head, "norm"])]
-        options = " ".join(f"{name}={getattr(self, name) or 'none'}" for name in names)
-        return options + (" channels_last" if self.channels_last else "")
+        shown = {
+            "ops": "groups",
+            "block": "groups inner norm",
+            "network": "groups network blocks reduced norm",
+            "serve": f"groups network blocks {'' if self.head == 'average' else 'head reduced'} norm",
+        }
+        options = [f"{name}={getattr(self, name) or 'none'}" for name in shown[self.benchmark].split()]
+        return " ".join([*options, *(["channels_last"] if self.channels_last else [])])
 
 
 def place(call: Call, setting: Setting) -> Call:
@@ -110,7 +112,6 @@ class Subject:
     """A row of a table.
 
     Attributes:
-        name: of the row.
         build: makes a module, or a function of tensors.
         like_reference: it computes what the row ``reference`` computes, gets its weights, and is checked against it.
         prepare: moves it to the device, and compiles or folds it.
@@ -213,9 +214,19 @@ def build_timm(setting: Setting, name: str) -> nn.Module:
     return getattr(need("timm.layers", "timm"), name)(setting.channels)
 
 
-def like_reference(name: str, build: Callable[..., Call], prepare=place, **options: Any) -> Subject:
-    on_gpu = options.pop("only_on_gpu", False)
-    return Subject(name, partial(build, **options), True, prepare, "reference", only_on_gpu=on_gpu)
+def like_reference(
+    name: str, build: Callable[..., Call], prepare=place, *, only_on_gpu: bool = False, **options: Any
+) -> Subject:
+    return Subject(name, partial(build, **options), True, prepare, "reference", only_on_gpu=only_on_gpu)
+
+
+def by_backend(build: Callable[..., Call]) -> tuple[Subject, ...]:
+    """The rows that stand first in a table: the reference as it is and compiled, and the fused kernels."""
+    return (
+        like_reference("reference", build, backend="reference"),
+        like_reference("reference compiled", build, compile_, backend="reference"),
+        like_reference("fused", build, backend="fused"),
+    )
 
 
 def with_covariance_head(setting: Setting) -> nn.Module:
@@ -223,18 +234,16 @@ def with_covariance_head(setting: Setting) -> nn.Module:
 
 
 plain, with_cgnl = partial(build_network, block=None), partial(build_network, block="cgnl")
-non_local_bmm = partial(build_non_local, attention=attention_by_products)
-non_local_sdpa = partial(build_non_local, attention=attention_by_kernels)
 
 BENCHMARKS = {
     "block": Benchmark(
         (
-            like_reference("reference", build_block, backend="reference"),
-            like_reference("reference compiled", build_block, compile_, backend="reference"),
-            like_reference("fused", build_block, backend="fused"),
+            *by_backend(build_block),
             like_reference("fused recompute", build_block, backend="fused", recompute=True),
-            Subject("non-local bmm", non_local_bmm),
-            Subject("non-local sdpa", non_local_sdpa, counts_as="non-local bmm"),
+            Subject("non-local bmm", partial(build_non_local, attention=attention_by_products)),
+            Subject(
+                "non-local sdpa", partial(build_non_local, attention=attention_by_kernels), counts_as="non-local bmm"
+            ),
             Subject("squeeze-excitation", partial(build_timm, name="SEModule")),
             Subject("global-context", partial(build_timm, name="GlobalContext")),
         ),
@@ -243,9 +252,7 @@ BENCHMARKS = {
         (
             Subject("plain", plain),
             Subject("plain compiled", plain, prepare=compile_, counts_as="plain"),
-            like_reference("reference", with_cgnl, backend="reference"),
-            like_reference("reference compiled", with_cgnl, compile_, backend="reference"),
-            like_reference("fused", with_cgnl, backend="fused"),
+            *by_backend(with_cgnl),
             Subject("nl", partial(build_network, block="nl")),
             Subject("covariance head", with_covariance_head),
             Subject(
@@ -261,9 +268,7 @@ BENCHMARKS = {
     ),
     "ops": Benchmark(
         (
-            like_reference("reference", build_operator, backend="reference"),
-            like_reference("reference compiled", build_operator, compile_, backend="reference"),
-            like_reference("fused", build_operator, backend="fused"),
+            *by_backend(build_operator),
             Subject("non-local bmm", lambda _: partial(non_local, attention_by_products)),
             Subject("non-local sdpa", lambda _: partial(non_local, attention_by_kernels), counts_as="non-local bmm"),
         ),

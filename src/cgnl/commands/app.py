@@ -20,7 +20,7 @@ def app(
         checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
         other: a second checkpoint, shown next to the first.
         host: address to listen on. Only this machine can reach the default; everybody can reach 0.0.0.0.
-        port: port to listen on; the first free one from 7860 on unless given.
+        port: port to listen on. If not given: the first free one from 7860 on.
         device: cpu, cuda, or auto.
     """
     need("matplotlib", "app")

@@ -60,11 +60,11 @@ def bench(
     Args:
         benchmark: block; network: a whole training step against the plain network; ops: the operator alone; serve: the
             latency and throughput of a network.
-        batch: samples; serve takes 1, 8 and 64 unless it is given.
+        batch: samples. If not given: for serve 1, 8 and 64, one after another.
         channels: channels of the input (block, ops).
-        size: positions, of a network's input pixels: 28 or 28x28 for images, 16x28x28 for clips, 1000x for sequences.
+        size: positions, or pixels of a network's input: 28 or 28x28 (images), 16x28x28 (clips), 1000x (sequences).
         groups: channel groups.
-        inner: channels of theta, phi and g; half of channels unless given (block).
+        inner: channels of theta, phi and g (block). If not given: half of channels.
         kernel: dot, embedded_gaussian, rbf, or with options: rbf:order=3,gamma=1e-4,beta=exact.
         norm: batch, group or none.
         dtype: bfloat16, float16, float32 or tf32. In half precision, train keeps parameters in float32 under autocast,
@@ -73,9 +73,9 @@ def bench(
         channels_last: memory layout of the input.
         mode: train: forward and backward in train mode; forward: in eval mode, without gradients.
         network: one of those that cgnl models lists (network, serve).
-        blocks: 1 or 5 (network, serve); as many as the network has places for, unless given.
+        blocks: 1 or 5 (network, serve). If not given: as many as the network has places for.
         head: average, covariance, bilinear or compact (serve); network has rows for a covariance head.
-        reduced: channels whose products a head takes, 256 unless given (network, serve).
+        reduced: channels whose products a head takes (network, serve). If not given: 256.
         device: auto, cpu, cuda or cuda:1.
         rows: only these, separated by commas.
         peer: other blocks to measure: path/to/file.py:Class, built as Class(channels), or
@@ -85,9 +85,8 @@ def bench(
         plot: draw the rows into this figure.
         seconds: spent on repetitions of each row.
     """
-    given = dict(locals())
-    for name in ("benchmark", "device", "rows", "peer", "csv", "plot"):
-        del given[name]
+    others = ("benchmark", "device", "rows", "peer", "csv", "plot")
+    given = {name: value for name, value in locals().items() if name not in (*others, "others")}
     check_options(benchmark, given)
     if benchmark == "serve" and (mode == "train" or plot or peer):
         raise ValueError("cgnl bench serve measures inference alone: it has no mode=train, plot or peer")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ..atomic_io import make_folder, whole_file
 from ..data.index import DatasetIndex
@@ -38,7 +38,7 @@ def data(
     shard_mib: float = 64.0,
     shard_cache: str | None = None,
     recipe: str | None = None,
-    epoch: int = 1,
+    epoch: Annotated[int, ">= 1"] = 1,
     output: str = "batch.png",
     **settings: Any,
 ) -> None:
@@ -68,8 +68,6 @@ def data(
         output: (-o) show: an image (png, jpg, webp).
         settings: show: those of the training, as in: cgnl data show my_birds data.augment=rand data.mixup=0.2
     """
-    if action not in WORDS:
-        raise ValueError(f"there is no action {action!r}{nearest(action, WORDS)}")
     if len(words) != len(WORDS[action].split()):
         raise ValueError(f"usage: cgnl data {action} {WORDS[action]} [option=value ...]")
     if settings and action != "show":
@@ -116,8 +114,6 @@ def _show(
     """Draw a training batch as the network sees it."""
     if target.suffix.lower() not in IMAGES:
         raise ValueError(f"{target} must end in {', '.join(IMAGES)}")
-    if epoch < 1:
-        raise ValueError(f"epoch = {epoch} must be at least 1")
     if root in SYNTHETIC and dataset is None and not Path(root).exists():
         where = {"data.dataset": root}
     else:

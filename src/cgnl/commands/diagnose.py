@@ -22,8 +22,8 @@ def diagnose(
 
     Args:
         checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
-        folder: the dataset; the one the network was trained on unless given.
-        block: dotted name of the block whose attention is replaced; all blocks at once unless given.
+        folder: the dataset. If not given: the one the network was trained on.
+        block: dotted name of the block whose attention is replaced. If not given: all blocks at once.
         output: (-o) a name, to write NAME.csv, NAME_groups.csv and NAME.png.
         settings: settings that differ from those of the training, such as data.samples=200 or accelerator=cpu.
     """

@@ -39,11 +39,11 @@ def explain(
     Args:
         checkpoint: a run folder, or the last.ckpt or best.ckpt in it.
         file: an image, a video, or a folder of frames.
-        at: reference position x,y or, in a video, x,y,frame in pixels of the file; the middle unless given. For a
+        at: reference position x,y or, in a video, x,y,frame in pixels of the file. If not given: the middle. For a
             position that a test does not see, the network gets a view around it.
         output: (-o) an image (png, jpg, pdf, svg) or, for clips, a video (mp4).
         compare: another checkpoint, drawn below the first.
-        block: dotted name of the block; the last one of the network unless given.
+        block: dotted name of the block. If not given: the last one of the network.
         group: only channels of this group.
         by_group: one column for each group, summed over its channels.
         columns: number of channels, those with the largest range; for a head, number of pairs.

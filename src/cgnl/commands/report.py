@@ -14,7 +14,7 @@ def report(run: str, *more: str, output: str | None = None, test: bool = False) 
     Args:
         run: the folder of a run, such as runs/first.
         more: further runs, to be shown side by side.
-        output: (-o) where to write it; RUN/report.html unless given, or comparison.html next to the first of several.
+        output: (-o) the page. If not given: RUN/report.html, or comparison.html next to the first of several runs.
         test: also test the last checkpoint of a run that has not finished.
     """
     if output and Path(output).suffix.lower() not in (".html", ".htm"):

@@ -32,15 +32,15 @@ def reproduce(
         table: name of a table, or all; without one, tables are listed.
         scale: paper, its own protocol; small, an hour on one GPU; embedded, synthetic data on a laptop.
         rows: names of rows separated by commas; * matches any letters.
-        seeds: runs of each row; 5 unless given, 3 for gated-field.
+        seeds: runs of each row. If not given: 5, and 3 for gated-field.
         budget: minutes; runs in progress are then saved, and resumed by the next call.
         jobs: runs at a time on each GPU, or on the CPU.
-        output: (-o) folder of runs and tables; reproduce/SCALE unless given, reproduce/TABLE for complexity and
+        output: (-o) folder of runs and tables. If not given: reproduce/SCALE, and reproduce/TABLE for complexity and
             gated-field.
         keep: keep the checkpoints of finished runs; 400 MB for a ResNet-50.
         dry: print the plan and how long it takes, and run nothing; for complexity and gated-field, write again what
             was measured.
-        device: where complexity is measured: cpu, cuda or cuda:1; a GPU if there is one.
+        device: where complexity is measured: cpu, cuda or cuda:1. If not given: a GPU if there is one.
         fill: documents separated by commas, in which tables are written again from finished runs.
         settings: for all rows, such as data.root=CUB_200_2011 or model.weights=resnet50.pth.
     """

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from ..atomic_io import make_folder, write_csv, write_text
-from ..bench.complexity import settled_on
+from ..bench.complexity import using_device
 from ..blocks import CGNL, NonLocal, SimpleResidual
 from ..engine.folder import environment
 from ..extras import need
@@ -35,20 +35,16 @@ BATCH = 24
 """The largest for which the N x N matrices of NL stay within 32 MiB; beyond, a CPU takes twice as long."""
 RATES = (3e-3, 1e-2, 3e-2)
 """Learning rates of Adam with a cosine schedule; each network has the one that is best on separate samples."""
+STEPS = 250
+CHOICE_SAMPLES, TEST_SAMPLES = 400, 2000
+"""Samples to choose a rate by, and to test on."""
+CHOICE_SEED, TEST_SEED, FIRST_SEED = 2 * 10**6, 3 * 10**6, 100
+"""Seeds for choosing a rate, of the test samples, and of the first network. Trials that fixed the task had others."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Training steps, and samples to choose a rate by and to test on."""
-
-    steps: int = 250
-    choosing: int = 400
-    test: int = 2000
-
-
-def draw(samples: int, generator: Generator, contrast: float = 0.0, side: int = SIDE) -> tuple[Tensor, Tensor]:
-    """Inputs [samples, 18, side, side] and targets [samples, 16, side, side] of 0 and 1. Every other s is -1."""
-    x = torch.randn(samples, 2 + OUTPUTS, side, side, generator=generator)
+def draw(samples: int, generator: Generator, contrast: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Inputs [samples, 18, SIDE, SIDE] and targets [samples, 16, SIDE, SIDE] of 0 and 1. Every other s is -1."""
+    x = torch.randn(samples, 2 + OUTPUTS, SIDE, SIDE, generator=generator)
     s = torch.ones(samples, 1, 1)
     s[::2] = -1
     x[:, 1] = RHO * s * x[:, 0] + math.sqrt(1 - RHO**2) * x[:, 1]
@@ -60,6 +56,9 @@ def best_of_positions(positions: int) -> float:
     """Bound in per cent of anything that sees this many positions: P(F < (1 + RHO) / (1 - RHO))."""
     ratio = (1 + RHO) / (1 - RHO)
     return 100 * float(need("scipy.stats", "reproduce").f(positions, positions).cdf(ratio))
+
+
+best_of_map = partial(best_of_positions, SIDE**2)
 
 
 def best_of_lines() -> float:
@@ -110,21 +109,18 @@ class Arm:
     contrast: float = 0.0
 
 
-_ALL = partial(best_of_positions, SIDE**2)
-
-
 def _cgnl(name: str, contrast: float = 0.0, **options: object) -> list[Arm]:
     return [
-        Arm(f"CGNL, {groups}{name}", partial(CGNL, groups=int(groups[0]), **options), _ALL, contrast)
+        Arm(f"CGNL, {groups}{name}", partial(CGNL, groups=int(groups[0]), **options), best_of_map, contrast)
         for groups in ("1 group", "8 groups")
     ]
 
 
-def _undirected(channels: int) -> CGNL:
+def _with_fixed_pair(channels: int) -> CGNL:
     """A block whose phi and g are not trained."""
     block = CGNL(channels, norm="group")
-    for projection in (block.phi, block.g):
-        projection.requires_grad_(False)
+    block.phi.requires_grad_(False)
+    block.g.requires_grad_(False)
     return block
 
 
@@ -137,26 +133,22 @@ ARMS = (
     Arm("NL, dot", partial(NonLocal, kernel="dot"), partial(best_of_rank, 2)),
     *_cgnl(""),
     *_cgnl(", group norm", norm="group"),
-    Arm("CGNL, 8 groups, group norm, phi and g as drawn", _undirected, _ALL),
+    Arm("CGNL, 8 groups, group norm, phi and g as drawn", _with_fixed_pair, best_of_map),
     *_cgnl("", CONTRAST),
     *_cgnl(', `scale="energy"`', CONTRAST, scale="energy"),
 )
 
 
-def network(arm: Arm) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(2 + OUTPUTS, WIDTH, 1), arm.make(WIDTH), nn.Conv2d(WIDTH, OUTPUTS, 1))
-
-
-def train(arm: Arm, rate: float, seed: int, steps: int, side: int = SIDE) -> nn.Module:
+def train(arm: Arm, rate: float, seed: int) -> nn.Module:
     """Train a network on fresh samples; the seed is for weights and samples."""
     generator = Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = network(arm)
+        net = nn.Sequential(nn.Conv2d(2 + OUTPUTS, WIDTH, 1), arm.make(WIDTH), nn.Conv2d(WIDTH, OUTPUTS, 1))
     optimizer = torch.optim.Adam(net.parameters(), rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(steps):
-        x, target = draw(BATCH, generator, arm.contrast, side)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    for _ in range(STEPS):
+        x, target = draw(BATCH, generator, arm.contrast)
         optimizer.zero_grad()
         F.binary_cross_entropy_with_logits(net(x), target).backward()
         optimizer.step()
@@ -165,28 +157,23 @@ def train(arm: Arm, rate: float, seed: int, steps: int, side: int = SIDE) -> nn.
 
 
 @torch.no_grad()
-def accuracy(net: nn.Module, arm: Arm, samples: int, seed: int, side: int = SIDE) -> float:
+def accuracy(net: nn.Module, arm: Arm, samples: int, seed: int) -> float:
     """Per cent of the targets that have the sign of the output."""
     generator, right = Generator().manual_seed(seed), 0.0
     for start in range(0, samples, BATCH):
-        x, target = draw(min(BATCH, samples - start), generator, arm.contrast, side)
+        x, target = draw(min(BATCH, samples - start), generator, arm.contrast)
         right += float(((net(x) > 0) == target.bool()).float().mean((1, 2, 3)).sum())
     return 100 * right / samples
 
 
-_FIRST, _TEST, _CHOICE = 100, 3 * 10**6, 2 * 10**6
-"""Seeds of the first network, of the test samples, and for choosing a rate. Trials that fixed the task had others."""
-
-
-def measure(arm: Arm, seeds: int, effort: Effort, side: int = SIDE) -> list[str]:
+def measure(arm: Arm, seeds: int) -> list[str]:
     """Train a network with its best rate over seeds; return its row of the table."""
     start, found = time.perf_counter(), dict[float, float]()
     for rate in RATES:
-        net = train(arm, rate, _CHOICE, effort.steps, side)
-        found[rate] = accuracy(net, arm, effort.choosing, _CHOICE + 1, side)
+        found[rate] = accuracy(train(arm, rate, CHOICE_SEED), arm, CHOICE_SAMPLES, CHOICE_SEED + 1)
     best = max(found, key=lambda rate: found[rate])
-    nets = (train(arm, best, seed, effort.steps, side) for seed in range(_FIRST, _FIRST + seeds))
-    by_seed = [accuracy(net, arm, effort.test, _TEST, side) for net in nets]
+    nets = (train(arm, best, seed) for seed in range(FIRST_SEED, FIRST_SEED + seeds))
+    by_seed = [accuracy(net, arm, TEST_SAMPLES, TEST_SEED) for net in nets]
     seconds = (time.perf_counter() - start) / (len(RATES) + seeds)
     e, bound = estimate(by_seed), arm.bound() if arm.bound else None
     numbers = ["-" if v is None else f"{v:.2f}" for v in (e.mean, e.deviation, bound)]
@@ -194,29 +181,14 @@ def measure(arm: Arm, seeds: int, effort: Effort, side: int = SIDE) -> list[str]
     return [arm.name, f"{arm.contrast:g}" if arm.contrast else "-", *numbers, each, f"{best:g}", f"{seconds:.1f}"]
 
 
-def gated_field(
-    folder: Path,
-    *,
-    seeds: int = 3,
-    arms: Sequence[Arm] = ARMS,
-    effort: Effort | None = None,
-    side: int = SIDE,
-) -> list[Path]:
-    """Train every network on the CPU, about ten minutes; write the table and its environment.
-
-    Args:
-        folder: where gated_field.csv, gated_field.md and environment.json go.
-        seeds: number of seeds for each network.
-        arms: the networks.
-        effort: training steps and test samples; those of the table unless given.
-        side: side of the maps.
-    """
+def gated_field(folder: Path, seeds: int = 3) -> list[Path]:
+    """Train every network on the CPU, about ten minutes; write gated_field.csv, gated_field.md and environment.json."""
     make_folder(folder)
     about = {"command": f"cgnl reproduce gated-field --seeds {seeds}", **environment(), "threads": 1}
     start, rows, table = time.perf_counter(), list[list[str]](), folder / "gated_field.csv"
-    with settled_on(torch.device("cpu")):
-        for arm in arms:
-            rows.append(measure(arm, seeds, effort or Effort(), side))
+    with using_device(torch.device("cpu")):
+        for arm in ARMS:
+            rows.append(measure(arm, seeds))
             write_csv(table, TITLES, rows)
             name, contrast, mean, _, _, each, *_ = rows[-1]
             title = name if contrast == "-" else f"{name}, contrast {contrast}"

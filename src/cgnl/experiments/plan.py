@@ -26,12 +26,10 @@ from ..engine.tasks import TASKS
 from ..models import is_detector, is_video
 from ..models.table import cost
 from ..text import counted, say
-from .runs import Run, read_outcomes, run_name
+from .runs import PlannedRun, read_outcomes
 from .summary import REASONS
-from .tables import TABLES, Row, Table, is_diagnosed
+from .tables import SCALES, TABLES, Row, Table, is_diagnosed
 
-Reasons = dict[str, str]
-"""Name of a row -> why it cannot be run."""
 ROWS_OWN = (
     *("model.block", "model.options", "model.after", "model.head", "model.reduced"),
     *("seed", "name", "runs", "data.split"),
@@ -40,56 +38,15 @@ SPEED = 0.3
 """Share of a convolution's FLOP/s that training reaches, by experience; used before any run has finished."""
 Scale = Literal["paper", "small", "embedded"]
 
-_CLIPS = {
-    "data": {"size": 112, "frames": 8, "stride": 8, "test_clips": 1, "test_crops": 1, "limit": 8000},
-    "optim": {"lr": 0.08, "schedule": "cosine", "epochs": 7, "warmup_epochs": 1},
-}
-_FINE_GRAINED = {
-    "data": {"size": 224},
-    "optim": {"lr": 0.08, "batch_size": 64, "schedule": "cosine", "epochs": 18, "warmup_epochs": 2},
-    "test_every": 6,
-}
-SMALL: dict[str, Mapping[str, Any]] = {
-    "cub": _FINE_GRAINED,
-    "pets": _FINE_GRAINED,
-    "ucf101": _CLIPS,
-    "mini_kinetics200": _CLIPS,
-    "imagenet": {
-        "data": {"size": 128, "limit": 50_000},
-        "optim": {"schedule": "cosine", "epochs": 5, "warmup_epochs": 1},
-    },
-    "coco": {
-        "data": {"size": 400, "long_side": 667, "limit": 2000},
-        "optim": {"batch_size": 8, "epochs": 6, "drops": [4, 5], "warmup_steps": 200},
-        "test_every": 6,
-    },
-    "folder": {"test_every": 6},
-    "lsa64": {"test_every": 6},
-    "relation": {"test_every": 6},
-}
-"""Dataset -> settings of ``--scale small``."""
-
-EMBEDDED: dict[str, Mapping[str, Any]] = {
-    "images": {
-        "data": {"dataset": "parts", "samples": 480},
-        "optim": {"lr": 0.27, "batch_size": 32, "epochs": 3},
-    },
-    "videos": {
-        "data": {"dataset": "actions", "samples": 480, "cache": "gpu"},
-        "optim": {"lr": 0.32, "batch_size": 16, "epochs": 5},
-    },
-    "relation": {"data": {"samples": 480}, "optim": {"batch_size": 32, "epochs": 3, "warmup_epochs": 1}},
-}
-"""Kind of samples, or a dataset that is synthetic already -> settings of ``--scale embedded``."""
 FIVE = ["layer2.0", "layer2.1", "layer3.0", "layer3.1", "layer4.0"]
 """The only places for five blocks in a ResNet-18."""
 
 
 def plan_tables(
     selected: Mapping[str, Sequence[Row]], scale: Scale, seeds: int, folder: Path, settings: Mapping[str, Any]
-) -> list[Run]:
+) -> list[PlannedRun]:
     """Plan each run of some tables once, print the plan, and save why rows cannot be run."""
-    runs: dict[str, Run] = {}
+    runs: dict[str, PlannedRun] = {}
     for name, rows in selected.items():
         planned, reasons = plan(TABLES[name], rows, scale, seeds, folder, settings)
         for run in planned:
@@ -111,12 +68,15 @@ def plan_tables(
 
 def plan(
     table: Table, rows: Sequence[Row], scale: Scale, seeds: int, folder: Path, settings: Mapping[str, Any]
-) -> tuple[list[Run], Reasons]:
-    """Runs of some rows, seed by seed, so that stopping early leaves equally many of each."""
+) -> tuple[list[PlannedRun], dict[str, str]]:
+    """Runs of some rows, and why other rows have none.
+
+    They go seed by seed, so that stopping early leaves equally many of each row.
+    """
     if given := [name for name in settings if name.startswith(ROWS_OWN)]:
-        raise ValueError(f"{given[0]} is for the rows of a table to say; --rows chooses among them")
+        raise ValueError(f"{given[0]} is set by the rows of a table; --rows chooses among them")
     resolved: dict[str, dict[str, Any]] = {}
-    reasons: Reasons = {}
+    reasons: dict[str, str] = {}
     for row in rows:
         try:
             resolved[row.name] = _resolve(row, scale, settings)
@@ -126,9 +86,10 @@ def plan(
     runs = []
     possible = [row for row in rows if row.name not in reasons]
     for seed, row, split in itertools.product(range(seeds), possible, table.splits or (None,)):
-        own = {"seed": seed, "runs": str(folder), "name": run_name(row.name, seed, split)}
-        own |= {"data": {"split": split}} if split else {}
-        runs.append(Run(row.name, row.label, row.config(merge(resolved[row.name], own)), is_diagnosed(row.name)))
+        own: dict[str, Any] = {"seed": seed, "runs": str(folder), "name": f"{row.name}_seed{seed}"}
+        if split:
+            own |= {"name": f"{row.name}_split{split}_seed{seed}", "data": {"split": split}}
+        runs.append(PlannedRun(row.name, row.label, row.config(merge(resolved[row.name], own)), is_diagnosed(row.name)))
     return runs, reasons
 
 
@@ -137,7 +98,7 @@ def _resolve(row: Row, scale: Scale, settings: Mapping[str, Any]) -> dict[str, A
     resolved = merge(scale_settings(row, scale), nest(settings))
     network, given = str(row.config().model.name), settings.get("model.name")
     if given is not None and str(given).removesuffix("_caffe") != network.removesuffix("_caffe"):
-        raise ValueError(f"it is a {network}, and model.name = {given} is given")
+        raise ValueError(f"its network is {network}, and model.name = {given} is given")
     if scale == "embedded":
         return merge(resolved, {"model": {"weights": None}})
     if scale == "small" and torch.cuda.is_available() and not is_detector(network):
@@ -149,7 +110,7 @@ def scale_settings(row: Row, scale: Scale) -> dict[str, Any]:
     """Settings of a row at a scale, on top of its recipe."""
     own, config = nest(row.settings), row.config()
     if scale == "small":
-        return merge(SMALL[dataset_name(config.data)], own)
+        return merge(SCALES["small"][dataset_name(config.data)], own)
     return merge(own, _embedded(config)) if scale == "embedded" else own
 
 
@@ -157,9 +118,9 @@ def _embedded(config: Config) -> Mapping[str, Any]:
     """A smaller ResNet from random weights; blocks keep their share of its channels."""
     name, model, dataset = str(config.model.name), config.model, dataset_name(config.data)
     if dataset in SYNTHETIC:
-        return EMBEDDED[dataset]
+        return SCALES["embedded"][dataset]
     if is_detector(name):
-        raise ValueError("no images with objects are embedded")
+        raise ValueError("there is no synthetic dataset with objects")
     video = is_video(name)
     smaller = "resnet18" if "resnet50" in name else "resnet34"
     options = dict(model.options)
@@ -173,7 +134,7 @@ def _embedded(config: Config) -> Mapping[str, Any]:
         "dropout": 0.2,
     }
     optim = {"schedule": "cosine", "new_layers": 1.0, "warmup_epochs": 1}
-    return merge(EMBEDDED["videos" if video else "images"], {"model": network, "optim": optim})
+    return merge(SCALES["embedded"]["videos" if video else "images"], {"model": network, "optim": optim})
 
 
 def describe(config: Config) -> str:
@@ -192,14 +153,14 @@ def describe(config: Config) -> str:
     )
 
 
-def _save_reasons(reasons: Reasons, rows: Sequence[Row], folder: Path) -> None:
+def _save_reasons(reasons: Mapping[str, str], rows: Sequence[Row], folder: Path) -> None:
     """Save why rows cannot be run, for readers of the table."""
     make_folder(folder)
     path, names = folder / REASONS, {row.name for row in rows}
     with FileLock(folder / ".tables.lock"):
         before = json.loads(path.read_text()) if path.exists() else {}
         kept = {name: reason for name, reason in before.items() if name not in names}
-        write_text(path, json.dumps(kept | reasons, indent=2, sort_keys=True) + "\n")
+        write_text(path, json.dumps(kept | dict(reasons), indent=2, sort_keys=True) + "\n")
 
 
 def check(config: Config) -> None:
@@ -242,7 +203,7 @@ def measure_speed() -> float:
     return 2 * x.numel() * 256 * 9 / (1e-3 * milliseconds)
 
 
-def estimate_durations(runs: Sequence[Run], folder: Path, jobs: int = 1) -> dict[str, float]:
+def estimate_durations(runs: Sequence[PlannedRun], folder: Path, jobs: int = 1) -> dict[str, float]:
     """Seconds by name of a run, ``jobs`` of which share a device: as finished runs of its row took, else by FLOPs."""
     first = {run.row: run for run in reversed(runs)}
     speed = SPEED * measure_speed()

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..atomic_io import write_text
-from ..engine import runs
 from ..engine.config import read_recipe
 from ..engine.folder import check_same
 from ..engine.predictions import Prediction, read_predictions
+from ..engine.runs import Run
 from ..engine.settings import Config
 from .tables import METRICS
 
@@ -19,15 +19,13 @@ CORRECT, DIAGNOSIS, FAILED = "right.txt", "diagnosis.csv", "failed.txt"
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run to make."""
+class PlannedRun:
+    """A run to make: of a row by its name, and whether its attention is to be diagnosed."""
 
     row: str
-    """Name of the row."""
     label: str
     config: Config
     diagnosed: bool = False
-    """Whether to diagnose its attention."""
 
     @property
     def folder(self) -> Path:
@@ -35,12 +33,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        files = ["results.json"]
-        if self.config.data.dataset != "coco":
-            files.append(CORRECT)
-        if self.diagnosed:
-            files.append(DIAGNOSIS)
-        return all((self.folder / name).exists() for name in files)
+        needed = {"results.json": True, CORRECT: self.config.data.dataset != "coco", DIAGNOSIS: self.diagnosed}
+        return all((self.folder / name).exists() for name in needed if needed[name])
 
     def check(self) -> None:
         """Refuse to resume with other settings, except those that only change the speed."""
@@ -55,23 +49,23 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Results of a finished run."""
+    """Results of a finished run.
+
+    Attributes:
+        numbers: metric -> per cent.
+        correct: 1 for each correctly classified test sample, else 0; empty for detectors.
+        samples: digest of the test samples.
+        diagnosis: lines of the diagnosis.
+    """
 
     seed: int
     split: int
     numbers: dict[str, float]
-    """Metric -> per cent."""
     seconds: float
     config: Config
     correct: str = ""
-    """1 for each correctly classified test sample, else 0; empty for detectors."""
     samples: str = ""
-    """Digest of the test samples."""
     diagnosis: tuple[dict[str, str], ...] = ()
-
-
-def run_name(row: str, seed: int, split: int | None = None) -> str:
-    return f"{row}{f'_split{split}' if split else ''}_seed{seed}"
 
 
 def read_outcomes(folder: Path, row: str) -> list[Outcome]:
@@ -90,7 +84,7 @@ def find_files(folder: Path, row: str, name: str) -> Iterator[tuple[int, Path]]:
 def read_outcome(folder: Path, seed: int) -> Outcome:
     """Read the folder of a finished run."""
     try:
-        run = runs.Run(folder)
+        run = Run(folder)
         results, config = run.results, run.config
         numbers = {name: 100 * results[f"test_{name}"] for name in METRICS if f"test_{name}" in results}
         samples, correct = (folder / CORRECT).read_text().split() if (folder / CORRECT).exists() else ("", "")

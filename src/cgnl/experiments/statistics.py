@@ -3,8 +3,8 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ..extras import need
 
@@ -16,16 +16,19 @@ TWO_LOOKS = {5: 0.0052, 10: 0.048}
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean over seeds."""
+    """Mean over seeds; the rest is None for a single seed.
+
+    Attributes:
+        deviation: standard deviation of one seed.
+        half_width: half of the 95 % interval of the mean, Student's t.
+        p: of a mean of zero, two-sided t test.
+    """
 
     mean: float
     deviation: float | None
-    """Standard deviation of one seed; None for a single seed."""
     half_width: float | None
-    """Half of the 95 % interval of the mean, Student's t."""
     count: int
     p: float | None = None
-    """Two-sided t test of a mean of zero."""
 
     @property
     def low(self) -> float:
@@ -42,21 +45,17 @@ def estimate(values: Sequence[float]) -> Estimate:
     if count < 2:
         return Estimate(mean, None, None, count)
     low, high = interval(values, 0.95)
-    return Estimate(mean, statistics.stdev(values), (high - low) / 2, count, t_test(values))
+    p = float(_t_test(values).pvalue) if any(values) else 1.0
+    return Estimate(mean, statistics.stdev(values), (high - low) / 2, count, p)
 
 
 def interval(values: Sequence[float], level: float) -> tuple[float, float]:
     """Confidence interval of the mean, Student's t."""
-    low, high = _student(values).confidence_interval(level)
+    low, high = _t_test(values).confidence_interval(level)
     return float(low), float(high)
 
 
-def t_test(values: Sequence[float]) -> float:
-    """Two-sided p of a mean of zero."""
-    return float(_student(values).pvalue) if any(values) else 1.0
-
-
-def _student(values: Sequence[float]) -> Any:
+def _t_test(values: Sequence[float]) -> Any:
     return need("scipy.stats", "reproduce").ttest_1samp(values, 0)
 
 
@@ -68,16 +67,18 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@dataclass(frozen=True)
-class Discordance:
-    """Test samples on which two networks disagree, over all seeds."""
+class Discordance(NamedTuple):
+    """Test samples on which two networks disagree, over all seeds.
+
+    Attributes:
+        p: McNemar's test: exact for one seed; for several, seeds of a sample form a cluster.
+        half_width: half of the 95 % interval of the difference over test samples, in points.
+    """
 
     lost: int
     won: int
     p: float
-    """McNemar's test: exact for one seed; for several, seeds of a sample form a cluster."""
     half_width: float
-    """Half of the 95 % interval of the difference over test samples, in points."""
 
 
 def compare_samples(before: Sequence[str], after: Sequence[str]) -> Discordance:
@@ -101,35 +102,26 @@ def compare_samples(before: Sequence[str], after: Sequence[str]) -> Discordance:
     return Discordance(lost, won, p, 100 * 1.96 * error / len(seeds))
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A primary comparison of two rows, by name."""
+class Finding(NamedTuple):
+    """A verdict, and the interval of the difference in points at the level of the look.
 
-    before: str
-    after: str
-    looks: Mapping[int, float] = field(default_factory=lambda: TWO_LOOKS)
-    """Seeds at a look -> the p below which it decides."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Result of a comparison."""
+    Attributes:
+        look: whether this is the number of seeds of a look.
+        futile: whether the first look excludes a gain of half a point.
+    """
 
     word: str
     low: float
     high: float
-    """Interval of the difference in points, at the level of the look."""
     level: float
     look: bool
-    """Whether this is the number of seeds of a look."""
-    futile: bool = False
-    """Whether the first look excludes a gain of half a point."""
+    futile: bool
 
 
 def find(differences: Sequence[float], looks: Mapping[int, float], paper: float | None = None) -> Finding | None:
     """Decide a comparison by paired differences in points, one for each seed; None for fewer than two.
 
-    ``looks`` are those of a ``Comparison``; ``paper`` is the difference that the paper reports.
+    ``looks``: seeds at a look -> the p below which it decides; ``paper``: the difference that the paper reports.
     """
     count = len(differences)
     if count < 2:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 from ..engine.settings import Config
 from .runs import FAILED, Outcome, find_files, read_outcomes
@@ -19,15 +20,18 @@ NOT_YET = "not yet"
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table with its results."""
+    """A row of a table with its results.
+
+    Attributes:
+        seeds: results by seed, averaged over splits.
+        config: settings of one of the runs, if there are any.
+        reason: why runs are missing.
+    """
 
     row: Row
     seeds: Mapping[int, Outcome]
-    """Results by seed, averaged over splits."""
     config: Config | None
-    """Settings of one of the runs, if there are any."""
     reason: str
-    """Why runs are missing."""
 
     @cached_property
     def numbers(self) -> dict[str, Estimate]:
@@ -42,16 +46,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows on the same seeds."""
+    """Two rows on the same seeds.
+
+    Attributes:
+        differences: after less before for each seed, in points of the first metric.
+        paper: the difference the paper reports.
+        samples: None if the test samples differ or are unknown.
+    """
 
     before: Row
     after: Row
     differences: tuple[float, ...]
-    """After less before for each seed, in points of the first metric."""
     paper: float | None = None
-    """The difference the paper reports."""
     samples: Discordance | None = None
-    """None if the test samples differ or are unknown."""
 
     @cached_property
     def difference(self) -> Estimate:
@@ -66,14 +73,16 @@ class Pair:
         return f"{self.after.label} against {self.before.label}"
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """A row with its attention replaced."""
+class Replacement(NamedTuple):
+    """A row with its attention replaced.
+
+    ``numbers`` are top1 and change; of unchanged attention also added and added_median, per cent that blocks add to
+    their input.
+    """
 
     row: Row
     attention: str
     numbers: dict[str, Estimate]
-    """top1 and change; of unchanged attention also added and added_median, per cent that blocks add to their input."""
     lost: int
     won: int
 

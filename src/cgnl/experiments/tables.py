@@ -1,8 +1,8 @@
 """The tables of the paper and our own, read from ``tables.yaml``: rows, settings and the paper's numbers."""
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from functools import cached_property
 from importlib import resources
 from typing import Any
@@ -11,22 +11,25 @@ from ..engine.config import load
 from ..engine.settings import Config
 from ..safe_yaml import parse
 from ..text import nearest
-from .statistics import Comparison
+from .statistics import TWO_LOOKS
 
 METRICS = ("top1", "top5", "box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A recipe and how the row differs from it."""
+    """A recipe and how the row differs from it.
+
+    Attributes:
+        alias: name of a row whose settings differ from the recipe's.
+        counterpart: recipe of the paper's row with the same network, if this one is trained differently.
+    """
 
     label: str
     recipe: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     alias: str = ""
-    """Name of a row whose settings differ from the recipe's."""
     counterpart: str = ""
-    """Recipe of the paper's row with the same network, if this one is trained differently."""
 
     @property
     def name(self) -> str:
@@ -57,31 +60,35 @@ def reported_gain(before: Row, after: Row, metric: str) -> float | None:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows to compare; rows with the same network are compared in pairs."""
+    """Rows to compare; rows with the same network are compared in pairs.
+
+    Attributes:
+        ours: whether the paper has no such table.
+        splits: of the dataset, over which results are averaged.
+        diagnose: whether to diagnose the attention of trained blocks.
+        shuffled: whether to test every network with shuffled frames too.
+        primary: names of rows that the table was made to compare -> ``looks`` of ``statistics.find``.
+    """
 
     title: str
     rows: tuple[Row, ...]
     note: str = ""
     ours: bool = False
-    """Whether the paper has no such table."""
     splits: tuple[int, ...] = ()
-    """Splits of the dataset over which results are averaged."""
     diagnose: bool = False
-    """Whether to diagnose the attention of trained blocks."""
     shuffled: bool = False
-    """Whether to test every network with shuffled frames too."""
-    primary: tuple[Comparison, ...] = ()
-    """Comparisons the table was made for, and how they are decided."""
+    primary: Mapping[tuple[str, str], Mapping[int, float]] = field(default_factory=dict)
 
     def select(self, patterns: str | None) -> tuple[Row, ...]:
         """Rows whose names match any of the patterns, such as ``cub_r50*,*nl1``."""
         if patterns is None:
             return self.rows
-        wanted = [pattern.strip() for pattern in patterns.split(",")]
-        for pattern in wanted:
-            if not any(fnmatch(row.name, pattern) for row in self.rows):
-                raise ValueError(f"there is no row {pattern!r}{nearest(pattern, [row.name for row in self.rows])}")
-        return tuple(row for row in self.rows if any(fnmatch(row.name, pattern) for pattern in wanted))
+        names, chosen = [row.name for row in self.rows], set[str]()
+        for pattern in map(str.strip, patterns.split(",")):
+            if not (found := fnmatch.filter(names, pattern)):
+                raise ValueError(f"there is no row {pattern!r}{nearest(pattern, names)}")
+            chosen.update(found)
+        return tuple(row for row in self.rows if row.name in chosen)
 
     def diagnoses(self, row: Row) -> bool:
         """Whether the table needs a diagnosis of this row."""
@@ -90,11 +97,13 @@ class Table:
         return self.shuffled or (self.diagnose and attends)
 
 
+def _read(name: str) -> dict[str, Any]:
+    return parse((resources.files("cgnl") / "experiments" / name).read_text(encoding="utf-8"), name)
+
+
 def _read_tables() -> tuple[dict[str, Table], dict[str, list[float]]]:
     """The tables by name, and the paper's numbers by recipe."""
-    tables, numbers = {}, {}
-    text = (resources.files("cgnl") / "experiments" / "tables.yaml").read_text(encoding="utf-8")
-    content = parse(text, "tables.yaml")
+    tables, numbers, content = {}, {}, _read("tables.yaml")
     for name, table in (content["paper"] | content["ours"]).items():
         recipe, common, rows = table.pop("recipe", ""), table.pop("settings", {}), []
         for row_name, row in table.pop("rows").items():
@@ -104,7 +113,7 @@ def _read_tables() -> tuple[dict[str, Table], dict[str, list[float]]]:
             else:
                 settings = common | row.pop("settings", {})
                 rows.append(Row(**{"recipe": recipe, "alias": row_name, "settings": settings} | row))
-        primary = tuple(Comparison(**comparison) for comparison in table.pop("primary", ()))
+        primary = {(pair["before"], pair["after"]): pair.get("looks", TWO_LOOKS) for pair in table.pop("primary", ())}
         splits = tuple(table.pop("splits", ()))
         ours = name in content["ours"]
         tables[name] = Table(rows=tuple(rows), ours=ours, primary=primary, splits=splits, **table)
@@ -113,6 +122,7 @@ def _read_tables() -> tuple[dict[str, Table], dict[str, list[float]]]:
 
 TABLES, PAPER = _read_tables()
 """Tables by the name that ``cgnl reproduce`` takes, and the paper's numbers by recipe, in per cent."""
+SCALES = _read("scales.yaml")
 MEASURED = {
     "complexity": "Time and memory of GNL and CGNL against N and C, measured",
     "gated-field": "What one block computes between a linear stem and a linear head, measured (not in the paper)",

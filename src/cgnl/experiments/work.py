@@ -8,10 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -22,7 +21,7 @@ from ..engine.train import train
 from ..explain.diagnose import run as diagnose
 from ..explain.diagnose import write_rows
 from ..text import first_line, format_duration, say
-from .runs import DIAGNOSIS, FAILED, Run, read_outcome, save_correct
+from .runs import DIAGNOSIS, FAILED, PlannedRun, read_outcome, save_correct
 
 STOPPED = 130
 """Exit status of an interrupted worker, as in a shell."""
@@ -30,15 +29,15 @@ STOPPED = 130
 
 @dataclass(frozen=True)
 class Worker:
-    """Makes all runs that no other worker is making, until the deadline."""
+    """Makes all runs that no other worker is making, until the deadline in seconds since the epoch.
 
-    runs: Sequence[Run]
+    ``gpu`` is the only one that it sees, if there are several workers; ``keep``: keep checkpoints of finished runs.
+    """
+
+    runs: Sequence[PlannedRun]
     deadline: float | None = None
-    """Seconds since the epoch."""
     gpu: str | None = None
-    """The only visible GPU, if there are several workers."""
     keep: bool = False
-    """Whether to keep the checkpoints of finished runs."""
 
     def __call__(self) -> bool:
         """Return whether it reached the end without being stopped."""
@@ -52,16 +51,15 @@ class Worker:
                 for number, run in enumerate(self.runs, 1):
                     if self.deadline is not None and time.time() >= self.deadline:
                         return False
-                    lock = try_lock(run.folder)
-                    with lock or nullcontext():
-                        if lock and not run.finished:
+                    with suppress(Timeout), lock(run.folder):
+                        if not run.finished:
                             title = f"{number} of {len(self.runs)}: {run.label}, seed {run.config.seed}"
                             say(f"{title}: {self._attempt(run, held)}")
         except (KeyboardInterrupt, SystemExit):  # the run has saved itself
             return False
         return True
 
-    def _attempt(self, run: Run, held: dict[str, CachedSource]) -> str:
+    def _attempt(self, run: PlannedRun, held: dict[str, CachedSource]) -> str:
         """Make a run and say how it went."""
         failed = run.folder / FAILED
         failed.unlink(missing_ok=True)
@@ -76,7 +74,7 @@ class Worker:
         return f"{name} {value:.2f}, {format_duration(outcome.seconds)}"
 
 
-def make_run(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
+def make_run(run: PlannedRun, keep: bool, held: dict[str, CachedSource]) -> None:
     """Train a network, or resume, and save what a table needs."""
     train(run.config, resume=run.folder.exists(), silent=True, cache=held)
     gc.collect()
@@ -88,13 +86,10 @@ def make_run(run: Run, keep: bool, held: dict[str, CachedSource]) -> None:
         checkpoint.unlink()
 
 
-def try_lock(folder: Path) -> AbstractContextManager[Any] | None:
-    """Lock a run folder, or None if another worker has; the system releases the lock when its process ends."""
+def lock(folder: Path) -> FileLock:
+    """The lock of a run folder, which raises ``Timeout`` if another worker has it; a process loses it when it ends."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return FileLock(folder.with_name(f".{folder.name}.lock")).acquire(timeout=0)
-    except Timeout:
-        return None
+    return FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0)
 
 
 @contextmanager
@@ -126,7 +121,7 @@ def interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def make_workers(runs: Sequence[Run], budget: float | None, jobs: int, keep: bool) -> list[Worker]:
+def make_workers(runs: Sequence[PlannedRun], budget: float | None, jobs: int, keep: bool) -> list[Worker]:
     """``jobs`` workers for each GPU, or ``jobs`` in all without one."""
     deadline = None if budget is None else time.time() + 60 * budget
     gpus: list[str | None] = [str(i) for i in range(torch.cuda.device_count())]

@@ -141,12 +141,12 @@ def sentences(summary: Summary) -> list[str]:
 def findings(summary: Summary) -> list[str]:
     """Verdicts on the primary comparisons, then on others against the same rows."""
     pairs = {pair.names: pair for pair in summary.pairs}
-    primary = {(c.before, c.after): c for c in summary.table.primary}
     labels = {row.name: row.label for row in summary.table.rows}
     lines = []
-    for names, comparison in primary.items():
+    primary = summary.table.primary
+    for names, looks in primary.items():
         pair = pairs.get(names)
-        found = find(pair.differences, comparison.looks, pair.paper) if pair else None
+        found = find(pair.differences, looks, pair.paper) if pair else None
         if pair is None or found is None:
             lines.append(f"{labels[names[1]]} against {labels[names[0]]}: fewer than two seeds")
             continue
