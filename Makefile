@@ -25,8 +25,10 @@ lint: setup
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/pyright
 
-# Hundreds of processes import the same modules: they are compiled once, whatever the shell says.
+# Hundreds of processes import the same modules: they are compiled once, whatever the shell says. A process for each
+# core is busy already: more threads in one of them would wait for the others.
 check test: export PYTHONDONTWRITEBYTECODE =
+check test: export OMP_NUM_THREADS = 1
 
 # The tests of the core, and of the files that differ from the last commit.
 check: lint

@@ -19,7 +19,9 @@ def test_app_opens_each_checkpoint(cgnl, checkpoint, served):
     assert [network.title for network in alone] == ["one"]
     assert [network.title for network in both] == ["one", "two"]
     assert (where, there) == (["127.0.0.1", None], ["0.0.0.0", 8000])
-    assert all(not network.trained.network.training and network.device == "cpu" for network in both)
+    for network in (page.trained.network for page in both):
+        assert not network.training
+        assert {parameter.device.type for parameter in network.parameters()} == {"cpu"}
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])

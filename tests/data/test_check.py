@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cgnl.cli import main
 from cgnl.commands.data import data
 from cgnl.data.check import Report, check, count_labels
 from cgnl.data.index import DatasetIndex
@@ -164,9 +165,9 @@ def test_command_refuses_what_is_not_usable(tmp_path, capsys):
     assert "c holds no images" in capsys.readouterr().out
 
 
-def test_command_refuses_an_unknown_action_or_dataset(tmp_path):
-    with pytest.raises(ValueError, match="there is no action 'mend'"):
-        data("mend", str(tmp_path))  # pyright: ignore[reportArgumentType]
+def test_command_refuses_an_unknown_action_or_dataset(tmp_path, capsys):
+    assert main(["data", "mend", str(tmp_path)]) == 2
+    assert "action = mend must be one of check, show, draw, shrink, pack, convert" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"there is no dataset 'birds' to check; there is folder, images, clips, cub"):
         data("check", str(tmp_path), dataset="birds")
 

@@ -123,7 +123,7 @@ class Attention:
         return [Map(f"group {group}", values) for group, values in enumerate(self.group_maps)]
 
     def choose(self, count: int = COLUMNS, group: int | None = None, by_group: bool = False) -> list[Map]:
-        """The maps of the groups, or those of the strongest channels."""
+        """One map for each group if ``by_group``, else of the ``count`` strongest channels (of one ``group``)."""
         return self.by_group() if by_group else self.strongest(count, group)
 
     @property
