@@ -205,6 +205,8 @@ def test_findings_say_primary_words_first_and_correct_the_others():
     assert all("0.31 over test samples" in sentence for sentence in (first, second, third))
     assert first in markdown(summary)
     assert "R-50 + 1 CGNL against R-50: fewer than two" in findings(replace(summary, pairs=()))[0]
+    waiting = replace(line(cgnl), reason="not yet")
+    assert not any(cgnl.label in sentence for sentence in findings(replace(summary, lines=(waiting,), pairs=())))
 
 
 def test_markdown_lists_what_is_not_run_yet_in_one_line():

@@ -141,10 +141,13 @@ def sentences(summary: Summary) -> list[str]:
 def findings(summary: Summary) -> list[str]:
     """Verdicts on the primary comparisons, then on others against the same rows."""
     pairs = {pair.names: pair for pair in summary.pairs}
+    waiting = {line.row.name for line in summary.lines if line.reason == NOT_YET}
     labels = {row.name: row.label for row in summary.table.rows}
     lines = []
     primary = summary.table.primary
     for names, looks in primary.items():
+        if waiting.intersection(names):  # listed as such already
+            continue
         pair = pairs.get(names)
         found = find(pair.differences, looks, pair.paper) if pair else None
         if pair is None or found is None:
