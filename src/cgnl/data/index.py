@@ -272,6 +272,17 @@ def require_there(path: Path | str) -> Path:
     return Path(path)
 
 
+def require_outside(target: Path | str, *inputs: Path | str) -> Path:
+    """Return the path to write to, or raise if it is one of the inputs, or within one: nothing may change them."""
+    whole = Path(target).resolve()
+    for path in inputs:
+        if whole.is_relative_to(Path(path).resolve()):
+            if Path(path).is_dir():
+                raise ValueError(f"{target} is within {path}, which is only read: choose a place outside")
+            raise ValueError(f"{target} is what is read: choose another place")
+    return Path(target)
+
+
 def require_new_folder(path: Path | str) -> Path:
     """Return the path, or raise if it exists and is not an empty folder."""
     path = Path(path)
