@@ -25,6 +25,8 @@ LEFT_BY_SYSTEMS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Informat
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 """Names of a split to test on; the first that is there is the test split."""
 SPLITS = ("train", *TEST_FOLDERS)
+FINGERPRINT = 64
+"""Files in a fingerprint."""
 NAMED_AT_MOST = 10
 """Problems of a kind that are described one by one; the rest are counted."""
 
@@ -161,6 +163,24 @@ def limit_training(index: DatasetIndex, limit: int) -> DatasetIndex:
     chosen = set(sorted(turns, key=turns.__getitem__)[:limit])
     train = tuple(sample for sample in index.splits["train"] if sample.path in chosen)
     return replace(index, splits=index.splits | {"train": train})
+
+
+def fingerprint(samples: Sequence[Sample | Scene]) -> dict[str, int]:
+    """The sizes of a few files by digests of their names, which tell a dataset from others wherever it is."""
+    return {_digest(sample).hex(): _size(sample.path) for sample in sorted(samples, key=_digest)[:FINGERPRINT]}
+
+
+def fits_fingerprint(samples: Sequence[Sample | Scene], known: Mapping[str, int]) -> bool:
+    """Whether most files of a fingerprint are among the samples: some may have been added or removed since."""
+    found = {digest: sample.path for sample in samples if (digest := _digest(sample).hex()) in known}
+    return 2 * sum(_size(path) == known[digest] for digest, path in found.items()) > len(known)
+
+
+def _size(path: File) -> int:
+    """Bytes of a file, or of those in a folder of frames; those of files in others are not counted."""
+    if not isinstance(path, Path):
+        return 0
+    return sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file())
 
 
 def _stratum(sample: Sample | Scene) -> int:
