@@ -87,6 +87,18 @@ def test_data_shows_a_batch_by_the_seed_of_the_recipe(cgnl, tmp_path):
     assert (own == same, own == other) == (True, False)
 
 
+@pytest.mark.parametrize(
+    "words", [["show", "-o", "a/0.png"], ["show", "-o", "new/batch.png"], ["pack", "sh"], ["shrink", "small"]], ids=str
+)
+def test_data_writes_nothing_into_a_dataset(cgnl, tmp_path, monkeypatch, words):
+    write_pictures(tmp_path / "pictures", count=2)
+    monkeypatch.chdir(tmp_path / "pictures")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    status, _, err = cgnl("data", words[0], tmp_path / "pictures", *words[1:])
+    assert (status, f"is within {tmp_path / 'pictures'}" in err, err.count("\n")) == (2, True, 1)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
 def test_data_shows_no_objects(cgnl, tmp_path):
     status, _, err = cgnl(
         "data", "show", write_scenes(tmp_path / "coco", {"train2017": 3, "val2017": 2}), "dataset=coco"

@@ -196,6 +196,18 @@ def test_explain_refuses_files_in_one_sentence(cgnl, checkpoint, picture, tmp_pa
     assert not (tmp_path / "a.png").exists()
 
 
+def test_explain_does_not_write_over_its_input(cgnl, checkpoint, picture, tmp_path):
+    clip, content = write_frame_folders(tmp_path / "clips", count=1)[0], picture.read_bytes()
+    for path, file, target, words in [
+        (checkpoint(), picture, picture, "is what is read"),
+        (checkpoint("tiny_video", folder="v"), clip, clip / "a.png", "is within"),
+    ]:
+        status, _, err = cgnl("explain", path, file, "-o", target)
+        assert (status, words in err, err.count("\n")) == (2, True, 1)
+    assert picture.read_bytes() == content
+    assert not (clip / "a.png").exists()
+
+
 def test_explain_without_at_is_the_middle(cgnl, checkpoint, picture, tmp_path):
     assert cgnl("explain", checkpoint(), picture, "-o", tmp_path / "a.png", "--save", tmp_path / "a.npz")[0] == 0
     assert np.load(tmp_path / "a.npz")["at"].tolist() == [16, 16]

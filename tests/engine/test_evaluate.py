@@ -59,12 +59,75 @@ def test_evaluate_finds_the_data_elsewhere(run, tmp_path):
         evaluate(result.folder / "last.ckpt", {"data.root": "gone"})
 
 
-@pytest.mark.parametrize("classes", ["ab", "abcd", "abd"])
-def test_evaluate_refuses_other_classes(run, tmp_path, classes):
+def test_evaluate_of_other_data_tests_all_or_their_test_split(run, tmp_path):
+    write_pictures(tmp_path / "data")
+    path = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES).folder / "last.ckpt"
+    write_pictures(tmp_path / "other", size=(42, 32))
+    write_pictures(tmp_path / "split" / "train", size=(42, 32))
+    write_pictures(tmp_path / "split" / "test", count=3)
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    for name in ("copy/a/0.png", "copy/b/3.png"):
+        (tmp_path / name).unlink()
+    shutil.copy(tmp_path / "data" / "a" / "0.png", tmp_path / "copy" / "a" / "new.png")
+    tested = {name: evaluate(path, {"data.root": str(tmp_path / name)}) for name in ("other", "split", "copy", "data")}
+    counts = {name: result["test"]["test_count"] for name, result in tested.items()}
+    assert {name: counts[name] for name in ("other", "split", "data")} == {"other": 24, "split": 9, "data": 6}
+    assert counts["copy"] < 10
+    words = {name: " ".join(result["words"]) for name, result in tested.items()}
+    assert [name for name in words if "has no test split" in words[name]] == ["other", "copy", "data"]
+    assert [name for name in words if "all of it is tested" in words[name]] == ["other"]
+
+
+def test_evaluate_of_other_videos_tests_all(run, tmp_path):
+    write_frame_folders(tmp_path / "data")
+    path = run(recipe=None, data__root=str(tmp_path / "data"), **VIDEOS).folder / "last.ckpt"
+    write_frame_folders(tmp_path / "other", frames=5)
+    shutil.move(tmp_path / "data", tmp_path / "moved")
+    counts = {
+        name: evaluate(path, {"data.root": str(tmp_path / name)})["test"]["test_count"] for name in ("other", "moved")
+    }
+    assert counts == {"other": 12, "moved": 3}
+
+
+def test_evaluate_of_an_older_checkpoint_knows_its_data_by_their_place(run, tmp_path):
+    write_pictures(tmp_path / "data")
+    path = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES).folder / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["cgnl"]["fingerprint"]
+    torch.save(checkpoint, path)
+    shutil.copytree(tmp_path / "data", tmp_path / "other")
+    for name, count in {"other": 24, "data": 6, "data/../data": 6}.items():
+        assert evaluate(path, {"data.root": str(tmp_path / name)})["test"]["test_count"] == count
+    shutil.rmtree(tmp_path / "data")
+    assert evaluate(path, {"data.root": str(tmp_path / "other")})["test"]["test_count"] == 6
+
+
+def test_evaluate_of_other_data_does_not_validate_on_them(run, tmp_path):
+    write_pictures(tmp_path / "data")
+    settings = PICTURES | {"data__test_on": "validation", "data__root": str(tmp_path / "data")}
+    path = run(recipe=None, **settings).folder / "last.ckpt"
+    write_pictures(tmp_path / "other", size=(42, 32))
+    counts = [
+        evaluate(path, {"data.root": str(tmp_path / "other")} | more)["test"]["test_count"]
+        for more in ({}, {"data.test_on": "validation"})
+    ]
+    assert counts[0] == 24
+    assert counts[1] < 10
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        ("ab", "not the 2 classes .*'c' is missing"),
+        ("abcd", "not the 4 classes .*one of which is 'd'"),
+        ("abd", "not the 3 classes .*'c' is missing"),
+    ],
+)
+def test_evaluate_refuses_other_classes(run, tmp_path, classes, words):
     write_pictures(tmp_path / "data")
     write_pictures(tmp_path / "other", classes)
     result = run(recipe=None, data__root=str(tmp_path / "data"), **PICTURES)
-    with pytest.raises(ValueError, match=rf"last\.ckpt knows 3 classes of images, and not the {len(classes)} classes"):
+    with pytest.raises(ValueError, match=rf"last\.ckpt knows 3 classes of images, and {words}"):
         evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "other")})
 
 

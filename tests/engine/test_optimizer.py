@@ -71,6 +71,24 @@ def test_layer_decay_leaves_new_layers_at_their_own_rate():
     assert rates["conv1.weight"] < 0.5**9
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet50", {"block": "cgnl", "blocks": 5}),
+        ("resnet18", {"block": "nl", "head": "covariance"}),
+        ("timm/vit_tiny_patch16_224", {"block": "cgnl"}),
+        ("torchvision/convnext_tiny", {"block": "residual"}),
+    ],
+)
+def test_layer_decay_does_not_depend_on_blocks_and_heads(name, options):
+    with torch.device("meta"):
+        plain, added = create_model(name, num_classes=3), create_model(name, num_classes=3, **options)
+    rates = names_by_rate(plain, Optim(layer_decay=0.75))
+    others = names_by_rate(added, Optim(layer_decay=0.75, new_layers=3.0))
+    assert {n: rate for n, rate in others.items() if rate != 3} == {n: rates[n] for n in rates if others[n] != 3}
+    assert len(set(rates.values())) > 5
+
+
 def test_without_layer_decay_there_is_one_group():
     (group,) = parameter_groups(Tiny(3, 0.0), Optim(), 0.1)
     assert (group["initial_lr"], group["weight_decay"]) == (0.1, 1e-4)
@@ -113,11 +131,15 @@ def test_adamw_skips_a_step_that_is_not_finite():
     assert all(float(state["step"]) == 0 for state in optimizer.state.values())
 
 
+VIT_STEM = {"cls_token", "pos_embed", "patch_embed"}
+
+
 @pytest.mark.parametrize(
     ("build", "names", "frozen"),
     [
         (torchvision.models.resnet18, ["stem", "layer1"], {"conv1", "bn1", "layer1"}),
-        (lambda: timm.create_model("vit_tiny_patch16_224"), ["stem", "blocks.0"], {"patch_embed", "blocks.0"}),
+        (lambda: timm.create_model("vit_tiny_patch16_224"), ["stem", "blocks.0"], VIT_STEM | {"blocks.0"}),
+        (lambda: timm.create_model("vit_tiny_patch16_224"), ["pos_embed"], {"pos_embed"}),
         (lambda: timm.create_model("convnext_atto"), ["stem"], {"stem"}),
     ],
 )
@@ -125,8 +147,9 @@ def test_freeze_stops_weights_and_statistics(build, names, frozen):
     network = build().train()
     freeze(network, names)
     still = {name for name, p in network.named_parameters() if not p.requires_grad}
-    assert still == {name for name, _ in network.named_parameters() if name.startswith(tuple(f"{f}." for f in frozen))}
-    assert not any(module.training for f in frozen for module in network.get_submodule(f).modules())
+    within = tuple(f"{f}." for f in frozen)
+    assert still == {name for name, _ in network.named_parameters() if f"{name}.".startswith(within)}
+    assert not any(module.training for name, module in network.named_modules() if f"{name}.".startswith(within))
     assert network.training
 
 

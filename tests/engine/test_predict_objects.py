@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgnl.engine.predict_objects import Finding, draw, image_ids, print_json, print_table, save_drawings
+from cgnl.engine.predict_objects import Finding, draw, image_ids, name_drawings, print_json, print_table, save_drawings
 
 SIDE, SCORES = 40, (0.9, 0.5, 0.3, 0.02, 0.0)
 
@@ -64,5 +64,22 @@ def test_save_drawings_gives_each_image_a_file_of_its_own(tmp_path):
         replace(found(2), path=Path("other/a.png"), image_id=7),
         Finding(Path("b.png"), 2, problem=""),
     ]
-    assert list(save_drawings(iter(findings), tmp_path / "new")) == findings
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a-7.png", "a.png"]
+    files = [finding.path for finding in findings]
+    assert list(save_drawings(iter(findings), files, tmp_path / "new")) == findings
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a-1.png", "a.png"]
+
+
+def test_name_drawings_gives_no_name_twice():
+    files = [Path("a.png"), Path("b/a.jpg"), Path("a-2.png"), Path("c/a.png"), Path("c/a-2.png")]
+    names = [path.name for path in name_drawings(files, Path("new"))]
+    assert names == ["a.png", "a-1.png", "a-2.png", "a-3.png", "a-2-4.png"]
+
+
+def test_save_drawings_writes_over_no_image(tmp_path):
+    findings = [replace(found(1), path=tmp_path / name, image_id=i) for i, name in enumerate(("a.jpg", "a.png"))]
+    for finding in findings:
+        finding.path.write_text("original")
+    files = [finding.path for finding in findings]
+    with pytest.raises(ValueError, match=r"a\.jpg would be written over .*a\.png"):
+        list(save_drawings(iter(findings), files, tmp_path / "none" / ".."))
+    assert [file.read_text() for file in files] == ["original"] * 2

@@ -41,9 +41,9 @@ STAGES = {
 STEMS = {
     "resnet18": ["conv1", "bn1"],
     "convnext": ["features.0.0", "features.0.1"],
-    "vit": ["conv_proj"],
+    "vit": ["class_token", "conv_proj", "encoder.pos_embedding"],
     "timm-convnext": ["stem.0", "stem.1"],
-    "timm-vit": ["patch_embed"],
+    "timm-vit": ["cls_token", "pos_embed", "patch_embed"],
 }
 
 

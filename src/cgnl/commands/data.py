@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..atomic_io import make_folder, whole_file
-from ..data.index import DatasetIndex
+from ..data.index import DatasetIndex, require_outside
 from ..data.readers import READERS
 from ..engine.checks import check_files
 from ..engine.config import default_recipe, load
@@ -121,6 +121,8 @@ def _show(
     given = settings | where
     config = load(recipe or default_recipe(given), given)
     check_files(config)
+    if "data.root" in where:
+        require_outside(target, root)
     from ..data.sheet import SAMPLES, draw_batch
     from ..engine.preview import load_batch
 

@@ -39,7 +39,7 @@ def diagnose(
         raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is synthetic and has no folder")
     weights = fingerprint(test.trained.network)  # a test in half precision changes them
     result = run(test, block)
-    say(*table(result, len(test.dataset.test)))
+    say(*table(result, len(test.dataset.test)), *test.dataset.tested)
     if result.verdict and not block:
         try:
             path = save_verdict(result.verdict, found, weights)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ..atomic_io import make_folder, whole_file
-from ..data.index import require_there
+from ..data.index import require_outside, require_there
 from ..engine.runs import find_checkpoint
 from ..engine.values import PositiveInt
 from ..extras import need
@@ -62,7 +62,8 @@ def explain(
     paths = [checkpoint, compare] if compare else [checkpoint]
     for path in paths:
         find_checkpoint(path)
-    require_there(file)
+    for written in (output, save) if save else (output,):
+        require_outside(written, require_there(file))
     need("matplotlib", "explain")
     from ..data.readers import cub_parts
     from ..engine.checkpoint import open_trained

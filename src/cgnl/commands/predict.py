@@ -64,7 +64,7 @@ def predict(
         lowest = threshold if threshold is not None else (0.0 if json else SURE)
         results = predict_objects.find_objects(trained, source, find_device(device), lowest)
         if draw is not None:
-            results = predict_objects.save_drawings(results, Path(draw))
+            results = predict_objects.save_drawings(results, paths, Path(draw))
         write = predict_objects.print_json if json else predict_objects.print_table
     else:
         if draw is not None or threshold is not None:

@@ -25,6 +25,8 @@ SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Informati
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 """Names of a split to test on; the first that is there is the test split."""
 SPLITS = ("train", *TEST_FOLDERS)
+FINGERPRINT = 64
+"""Files in a fingerprint."""
 MAX_NAMED = 10
 """Problems of a kind that are described one by one; the rest are counted."""
 
@@ -197,6 +199,24 @@ def limit_training(index: DatasetIndex, limit: int) -> DatasetIndex:
     return replace(index, splits=index.splits | {"train": train})
 
 
+def fingerprint(samples: Sequence[Sample | Scene]) -> dict[str, int]:
+    """The sizes of a few files by digests of their names, which tell a dataset from others wherever it is."""
+    return {_digest(sample).hex(): _size(sample.path) for sample in sorted(samples, key=_digest)[:FINGERPRINT]}
+
+
+def fits_fingerprint(samples: Sequence[Sample | Scene], known: Mapping[str, int]) -> bool:
+    """Whether most files of a fingerprint are among the samples: some may have been added or removed since."""
+    found = {digest: sample.path for sample in samples if (digest := _digest(sample).hex()) in known}
+    return 2 * sum(_size(path) == known[digest] for digest, path in found.items()) > len(known)
+
+
+def _size(path: File) -> int:
+    """Bytes of a file, or of those in a folder of frames; those of files in others are not counted."""
+    if not isinstance(path, Path):
+        return 0
+    return sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file())
+
+
 def _stratum(sample: Sample | Scene) -> int:
     """The class of a sample; images with objects of many classes are all one stratum."""
     return 0 if isinstance(sample, Scene) else sample.label
@@ -316,6 +336,17 @@ def require_there(path: Path | str) -> Path:
     if not Path(path).exists():
         raise ValueError(f"there is no {path}")
     return Path(path)
+
+
+def require_outside(target: Path | str, *inputs: Path | str) -> Path:
+    """Return the path to write to, or raise if it is one of the inputs, or within one: nothing may change them."""
+    whole = Path(target).resolve()
+    for path in inputs:
+        if whole.is_relative_to(Path(path).resolve()):
+            if Path(path).is_dir():
+                raise ValueError(f"{target} is within {path}, which is only read: choose a place outside")
+            raise ValueError(f"{target} is what is read: choose another place")
+    return Path(target)
 
 
 def require_new_folder(path: Path | str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..atomic_io import make_folder, whole_file, write_text
 from ..text import counted
-from .index import DatasetIndex, File, Sample, StoredFile, require_new_folder
+from .index import DatasetIndex, File, Sample, StoredFile, require_new_folder, require_outside
 from .shards import BLOCK, CLASSES, INDEX
 
 
@@ -55,7 +55,7 @@ def pack(
         raise ValueError(f"{folders[0]} is a folder of frames, and shards hold files: make a video of each clip first")
     if odd := [name for name in index.classes if name.strip() != name or "\n" in name]:
         raise ValueError(f"the name of class {odd[0]!r} cannot stand in a line of {CLASSES}")
-    out = require_new_folder(out)
+    out = require_new_folder(require_outside(out, root))
     make_folder(out)
     entries = []
     for split, samples in index.splits.items():

@@ -21,7 +21,15 @@ from torch import Tensor
 from ..atomic_io import make_folder, write_text, write_whole
 from ..extras import need
 from .images import to_image
-from .index import UnreadableError, is_image_file, is_video_file, require_folder, require_new_folder, walk
+from .index import (
+    UnreadableError,
+    is_image_file,
+    is_video_file,
+    require_folder,
+    require_new_folder,
+    require_outside,
+    walk,
+)
 from .loading import count_cores
 from .video import probe, read_frames, write_video
 
@@ -91,8 +99,7 @@ def shrink(
     if frames < 1 or short_side < 16 or workers < 1:
         given = f"frames = {frames}, short_side = {short_side} and workers = {workers}"
         raise ValueError(f"{given} must be at least 1, 16 and 1")
-    if out.resolve().is_relative_to(require_folder(root).resolve()):
-        raise ValueError(f"{out} is in {root}: the copy must be outside")
+    require_outside(out, require_folder(root))
     need("av", "data")
     clips, others = _find(root, frame_folders)
     _start_or_resume(out, size)

@@ -36,6 +36,8 @@ class Trained:
     """Whether it was chosen, among the epochs of its run, by its own test."""
     ids: tuple[int, ...] = ()
     """COCO's numbers of the classes, of a detector."""
+    fingerprint: Mapping[str, int] | None = None
+    """Of the samples it was trained on; older checkpoints have none."""
 
     @property
     def task(self) -> type[Task]:
@@ -95,7 +97,8 @@ def parse_card(about: Any, path: Path | str, settings: str = "config") -> Traine
         if kind not in TASKS or not named:
             raise ValueError("its classes are not named")
         TASKS[kind].view_in_test(config.data)  # raises where it cannot be
-        return Trained(nn.Identity(), tuple(classes), kind, config, bool(about.get("chosen")), tuple(ids))
+        marks = None if about.get("fingerprint") is None else dict(about["fingerprint"])
+        return Trained(nn.Identity(), tuple(classes), kind, config, bool(about.get("chosen")), tuple(ids), marks)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = error if isinstance(error, ValueError) else "what was written about it is damaged"
         raise ValueError(f"{path} does not describe a network: {reason}") from None

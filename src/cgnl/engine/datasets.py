@@ -2,13 +2,14 @@
 
 import dataclasses
 import inspect
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from ..data.augment import Augmentation
-from ..data.index import DatasetIndex, Kind, Scene, find_untrained, hold_out, limit_training
+from ..data.index import DatasetIndex, Kind, Scene, find_untrained, fingerprint, hold_out, limit_training
 from ..data.loading import View
 from ..data.readers import READERS
 from ..data.sources import FileSource, SyntheticSource
@@ -41,10 +42,14 @@ class Dataset:
     """COCO's numbers of the classes."""
     untrained: tuple[str, ...] = ()
     """Classes without a sample to train on, before any limit; a detector may have some."""
+    tested: tuple[str, ...] = ()
+    """What the tests are on where that is not the test split, in sentences that are also among the problems."""
+    fingerprint: Mapping[str, int] = field(default_factory=dict)
+    """Of all samples that are no test split, where some or all of these are tested."""
 
 
-def open_dataset(data: Data) -> Dataset:
-    """Find the samples; nothing is decoded."""
+def open_dataset(data: Data, whole: bool = False) -> Dataset:
+    """Find the samples; nothing is decoded. ``whole``: without a test split, all are tested."""
     name = dataset_name(data)
     if name in SYNTHETIC:
         train, seed = SyntheticSource(name, TRAIN_SEED, data.samples), SEEDS[data.test_on]
@@ -57,6 +62,10 @@ def open_dataset(data: Data) -> Dataset:
     index = read_index(data)
     if data.test_on == "train":
         index = dataclasses.replace(index, splits=index.splits | {"test": index.splits["train"]})
+    no_split = "test" not in index.splits
+    marks = fingerprint(index.splits["train"]) if no_split or data.test_on != "test" else {}
+    if whole and no_split:
+        index = dataclasses.replace(index, splits=index.splits | {"test": index.splits["train"]})
     held_out = "test" not in index.splits
     for _ in range(held_out + (data.test_on == "validation")):
         index = hold_out(index, data.holdout)
@@ -67,27 +76,37 @@ def open_dataset(data: Data) -> Dataset:
         if not index.splits[split]:
             few = TOO_FEW if held_out and data.holdout else ""
             raise ValueError(f"{data.root or data.annotations} has no samples to {split} on{few}")
-    problems = _problems(data, index, held_out)
+    tested = _name_tested(data, index, held_out, whole and no_split)
+    problems = [*index.problems, *tested, *_untaught(index)]
     if index.is_detection:
-        return _with_objects(name, index, problems)
-    train, test = (FileSource(index.splits[split], index.kind) for split in ("train", "test"))
-    return Dataset(name, index.classes, index.kind, train, test, tuple(problems), untrained=empty)
+        dataset = _with_objects(name, index, problems)
+    else:
+        train, test = (FileSource(index.splits[split], index.kind) for split in ("train", "test"))
+        dataset = Dataset(name, index.classes, index.kind, train, test, tuple(problems), untrained=empty)
+    return dataclasses.replace(dataset, tested=tuple(tested), fingerprint=marks)
 
 
-def _problems(data: Data, index: DatasetIndex, held_out: bool) -> list[str]:
-    """What is not as it should be, and what the tests are on where that is not the test split."""
-    problems = list(index.problems)
+def _name_tested(data: Data, index: DatasetIndex, held_out: bool, whole: bool) -> list[str]:
+    """What the tests are on where that is not the test split."""
+    sentences, where = [], f"{data.root or data.annotations} has no test split"
     if held_out:
         share = f"{data.holdout:.0%} of {'the images' if index.is_detection else 'each class'}"
-        problems.append(f"{data.root or data.annotations} has no test split: {share} are kept for testing")
+        sentences.append(f"{where}: {share} are kept for testing")
+    if whole:
+        sentences.append(f"{where}, and is not what was trained on: all of it is tested")
     if data.test_on != "test":
         share = f"{data.holdout:.0%} of " if data.test_on == "validation" else ""
-        problems.append(f"the tests are on {share}the training samples, as data.test_on says")
+        sentences.append(f"the tests are on {share}the training samples, as data.test_on says")
+    return sentences
+
+
+def _untaught(index: DatasetIndex) -> list[str]:
+    """The classes without a training sample, in words."""
     taught = {label for sample in index.splits["train"] for label in sample.labels}
     if without := [c for label, c in enumerate(index.classes) if label not in taught]:
         names = ", ".join(without[:3]) + (" and others" if len(without) > 3 else "")
-        problems.append(f"{len(without):,} of {len(index.classes):,} classes have no training sample: {names}")
-    return problems
+        return [f"{len(without):,} of {len(index.classes):,} classes have no training sample: {names}"]
+    return []
 
 
 def _with_objects(name: str, index: DatasetIndex, problems: list[str]) -> Dataset:

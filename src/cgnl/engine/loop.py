@@ -296,6 +296,7 @@ class Loop:
             return
         about = {"config": to_dict(self.config), "classes": list(dataset.classes), "kind": task.kind}
         about |= {"ids": list(dataset.ids), "counts": [len(dataset.train), len(dataset.test)], "tally": sums}
+        about["fingerprint"] = dict(dataset.fingerprint)
         about |= {"results": dict(task.results), "problems": sorted(task.problems), "chosen": chosen}
         about |= {"skipped": self.skipped, "skipped_in_a_row": self.watch.in_a_row, "finished": self.stopped_early}
         checkpoint["cgnl"] = about

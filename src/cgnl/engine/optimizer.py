@@ -80,21 +80,28 @@ def _undecayed(network: nn.Module) -> set[str]:
 
 
 def layer_rates(network: nn.Module, decay: float) -> dict[str, float]:
-    """Factor on the learning rate of each parameter: 1 in the last layer, ``decay`` in the one before it, and so on."""
-    layers = find_layers(network)
+    """Factor on the learning rate of each parameter: 1 in the last layer, ``decay`` in the one before it, and so on.
+
+    Blocks and heads have none, and do not count as layers: the others learn as fast as without them.
+    """
+    added = tuple(new_parts(network))
+    layers = {name: layer for name, layer in find_layers(network).items() if not name.startswith(added)}
     order = {layer: number for number, layer in enumerate(dict.fromkeys(layers.values()))}
     return {name: decay ** (len(order) - 1 - order[layer]) for name, layer in layers.items()}
 
 
 def freeze(network: nn.Module, names: Sequence[str]) -> None:
-    """Freeze modules by their names: their parameters do not learn, and their norms keep their statistics."""
-    modules = dict(network.named_modules())
+    """Freeze modules and parameters by their names: they do not learn, and norms keep their statistics."""
+    modules, parameters = dict(network.named_modules()), dict(network.named_parameters())
     for name in names:
-        if name not in modules and name != STEM:
+        if name not in (*modules, *parameters, STEM):
             known = [module for module, _ in network.named_children()]
             raise ValueError(f"optim.freeze: there is no module {name!r} in the network{nearest(name, known)}")
-        for frozen in [name] if name in modules else find_stem(network):
-            modules[frozen].eval().requires_grad_(False)
+        for frozen in find_stem(network) if name == STEM and STEM not in modules else [name]:
+            if frozen in parameters:
+                parameters[frozen].requires_grad_(False)
+            else:
+                modules[frozen].eval().requires_grad_(False)
     if not any(p.requires_grad for p in network.parameters()):
         raise ValueError(f"optim.freeze = {', '.join(names)} leaves nothing to train")
 

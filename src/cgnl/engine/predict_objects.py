@@ -79,16 +79,27 @@ def print_json(results: Iterable[Finding]) -> None:
     print(json.dumps([row for r in results for row in r.results]))
 
 
-def save_drawings(results: Iterable[Finding], folder: Path) -> Iterator[Finding]:
-    """Save a drawing of each image as a PNG in the folder; the findings are passed on."""
+def name_drawings(files: Sequence[Path], folder: Path) -> list[Path]:
+    """Where each image is drawn: a PNG of its name in the folder, and none of the images."""
+    drawings: dict[Path, None] = {}
+    inputs = {file.resolve() for file in files}
+    for file, number in zip(files, image_ids(files), strict=True):
+        drawing = folder / f"{file.stem}.png"
+        while drawing in drawings:
+            drawing = drawing.with_stem(f"{drawing.stem}-{number}")
+        if drawing.resolve() in inputs:
+            raise ValueError(f"the drawing of {file} would be written over {drawing}: choose another folder")
+        drawings[drawing] = None
+    return list(drawings)
+
+
+def save_drawings(results: Iterable[Finding], files: Sequence[Path], folder: Path) -> Iterator[Finding]:
+    """Save a drawing of each of the images in the folder; the findings are passed on."""
+    drawings = name_drawings(files, folder)
     make_folder(folder)
-    written: set[Path] = set()
-    for r in results:
+    for r, drawing in zip(results, drawings, strict=True):
         if r.pixels is not None:
-            file = folder / f"{r.path.stem}.png"
-            file = folder / f"{r.path.stem}-{r.image_id}.png" if file in written else file
-            written.add(file)
-            with whole_file(file) as content:
+            with whole_file(drawing) as content:
                 to_image(draw(r)).save(content, "png")
         yield r
 

@@ -15,13 +15,21 @@ def find_layers(network: nn.Module) -> dict[str, str]:
 
 
 def find_stem(network: nn.Module) -> list[str]:
-    """The layers before the first residual block: the first module with children in a container."""
-    stem = []
-    for name in filter(None, dict.fromkeys(find_layers(network).values())):
+    """The layers before the first residual block: the first module with children in a container.
+
+    Parameters that no layer has, such as embeddings of positions, are named one by one.
+    """
+    stem: list[str] = []
+    for name, keys in _walk(network, ""):
         layer = network.get_submodule(name)
-        if _is_composite(layer) and isinstance(network.get_submodule(name.rpartition(".")[0]), CONTAINERS):
+        if not keys:
+            continue
+        if not name or isinstance(layer, CONTAINERS) or _holds_layers(layer):
+            stem += [f"{name}.{key}".lstrip(".") for key in keys]
+        elif _is_composite(layer) and isinstance(network.get_submodule(name.rpartition(".")[0]), CONTAINERS):
             return stem
-        stem += [] if _holds_layers(layer) else [name]
+        else:
+            stem.append(name)
     return stem
 
 
