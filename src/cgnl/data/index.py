@@ -284,7 +284,7 @@ def count_skipped(skipped: Sequence[object], thing: str, why: str) -> list[str]:
 def read_names(path: Path) -> list[str]:
     """The names in a text file, one a line."""
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file") from None
 
