@@ -135,8 +135,8 @@ class Scene(NamedTuple):
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """The class indices of the objects."""
-        return tuple(thing.label for thing in self.objects)
+        """The class indices of the objects without crowds, which nothing is trained on."""
+        return tuple(thing.label for thing in self.objects if not thing.crowd)
 
 
 @dataclass(frozen=True)
