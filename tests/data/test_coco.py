@@ -254,6 +254,24 @@ def test_check_of_objects_counts_them_and_needs_neither_every_class_nor_two(tmp_
     assert "annotation 3 has the category 8, which is not listed" in text
 
 
+def test_check_names_images_whose_size_does_not_say_how_they_were_annotated(tmp_path):
+    write(tmp_path, "train2017", [annotation(1)])
+    for number, orientation in ((1, 6), (2, 3), (3, 1)):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        Image.new("RGB", (16, 12)).save(tmp_path / "train2017" / f"{number:012}.jpg", exif=exif)
+    index = coco(tmp_path)
+    report = check(index)
+    assert (report.unreadable, report.turned) == ({}, (tmp_path / "train2017" / "000000000002.jpg",))
+    assert "000000000002.jpg" in list(table(index, report, 1))[-1]
+
+
+def test_check_refuses_a_split_of_crowds_alone(tmp_path):
+    write(tmp_path, "train2017", [annotation(1)])
+    write(tmp_path, "val2017", [annotation(1, iscrowd=1, segmentation=CROWD)])
+    assert check(coco(tmp_path)).faults == ("split test has no readable object",)
+
+
 def test_hold_out_takes_a_share_of_the_pictures(tmp_path):
     write(tmp_path, "train2017", [annotation(n, n) for n in range(1, 11)], images=10)
     splits = hold_out(coco(tmp_path), 0.3).splits
