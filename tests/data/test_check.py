@@ -12,7 +12,8 @@ from cgnl.cli import main
 from cgnl.commands.data import data
 from cgnl.data.check import Report, check, count_labels
 from cgnl.data.index import DatasetIndex
-from cgnl.data.readers import folder
+from cgnl.data.readers import clips, folder
+from cgnl.data.video import probe
 
 
 def image(path: Path, size: int = 8) -> Path:
@@ -120,6 +121,25 @@ def test_videos_unreadable_or_short(tmp_path):
     assert str(empty) in report.unreadable[empty]
     assert report.short == {short: 3, tmp_path / "b" / "a few frames": 2}
     assert report.faults == ()
+
+
+def test_damage_within_a_clip_is_found(tmp_path):
+    for name in "ab":
+        whole = video(tmp_path / name / "whole.mp4", frames=30)
+    content = whole.read_bytes()
+    third = len(content) // 3
+    damaged = tmp_path / "a" / "damaged.mp4"
+    damaged.write_bytes(content[:third] + bytes(third) + content[2 * third :])
+    empty, uneven = tmp_path / "a" / "empty" / "1.png", tmp_path / "b" / "uneven" / "2.png"
+    for n in range(3):
+        image(empty.parent / f"{n}.png")
+        image(uneven.parent / f"{n}.png", size=8 + n // 2)
+    empty.write_bytes(b"")
+    assert probe(damaged).frames == 30
+    report = check(clips(tmp_path))
+    assert set(report.unreadable) == {damaged, empty.parent, uneven.parent}
+    assert str(empty) in report.unreadable[empty.parent]
+    assert str(uneven) in report.unreadable[uneven.parent]
 
 
 def test_unreadable_videos_only_are_not_usable(tmp_path):

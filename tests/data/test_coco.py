@@ -100,7 +100,7 @@ def test_coco_takes_any_file_and_folder(tmp_path):
         (annotation(5, segmentation={"size": [12, 16], "counts": "zz"}), "annotation 5 has neither polygons nor"),
         (annotation(5, segmentation={"size": [12, 16], "counts": "é"}), "annotation 5 has neither polygons nor"),
         (annotation(5, segmentation={"size": [12, 16], "counts": "o" * 99}), "annotation 5 has neither polygons nor"),
-        (annotation(5, segmentation=[]), "annotation 5 has neither polygons nor a run-length encoding"),
+        (annotation(5, segmentation="none"), "annotation 5 has neither polygons nor a run-length encoding"),
         (annotation(5, segmentation={"size": [9, 9], "counts": [81]}), "annotation 5 has neither .* 16 x 12 pixels"),
         (annotation(5, segmentation={"size": [12, 16], "counts": [9]}), "annotation 5 has neither"),
         (annotation(5, category_id=8), "annotation 5 has the category 8, which is not listed"),
@@ -123,6 +123,49 @@ def test_coco_keeps_the_whole_polygons_of_an_object(tmp_path):
     index = coco(tmp_path)
     assert index.splits["train"][0].objects[0].segmentation == SQUARE
     assert "annotation 5 has a polygon of 2 points" in index.problems[0]
+
+
+@pytest.mark.parametrize("without", [{}, {"segmentation": []}, {"segmentation": None}])
+def test_coco_takes_a_box_for_the_mask_of_an_object_that_has_none(tmp_path, without):
+    plain = annotation(5, bbox=[-2, 2, 6, 6])
+    del plain["segmentation"]
+    write(tmp_path, "train2017", [plain | without])
+    index = coco(tmp_path)
+    assert index.problems == ()
+    assert index.splits["train"][0].objects[0].segmentation == [[0, 2, 4, 2, 4, 8, 0, 8]]
+
+
+def test_coco_matches_the_categories_of_the_test_file_by_name(tmp_path):
+    write(tmp_path, "train2017", [annotation(1)])
+    file = write(tmp_path, "val2017", [annotation(1), annotation(2, category_id=3)])
+    rows = content([annotation(1), annotation(2, category_id=3)])
+    rows["categories"] = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}, {"id": 8, "name": "never used"}]
+    file.write_text(json.dumps(rows))
+    index = coco(tmp_path)
+    assert [index.classes[label] for label in index.splits["test"][0].labels] == ["dog", "cat"]
+    rows["categories"][1]["name"] = "fox"
+    file.write_text(json.dumps(rows))
+    with pytest.raises(ValueError, match=r"instances_val2017.json .* fox"):
+        coco(tmp_path)
+
+
+def test_coco_tells_categories_of_one_name_apart(tmp_path):
+    file = write(tmp_path, "train2017", [])
+    rows = content([annotation(1), annotation(2, category_id=3)])
+    rows["categories"] = [{"id": 7, "name": "cat"}, {"id": 3, "name": "cat"}, {"id": 1, "name": "dog"}]
+    file.write_text(json.dumps(rows))
+    index = coco(tmp_path)
+    assert count_labels(index) == {"train": {"dog": 0, "cat (3)": 1, "cat (7)": 1}}
+    rows["categories"][2]["name"] = "cat (3)"
+    file.write_text(json.dumps(rows))
+    with pytest.raises(ValueError, match=r"same name: .*cat \(3\)"):
+        coco(tmp_path)
+
+
+def test_coco_reads_a_file_with_a_byte_order_mark(tmp_path):
+    file = write(tmp_path, "train2017", [annotation(1)])
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    assert coco(tmp_path).classes == ("dog", "cat")
 
 
 def test_coco_names_every_faulty_annotation(tmp_path):
@@ -172,7 +215,7 @@ def test_coco_refuses_what_is_not_there(tmp_path):
         coco(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"has no annotations/instances_train\*.json: let annotations name"):
         coco(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no file .*a.json"):
+    with pytest.raises(ValueError, match=r"^there is no file .*a.json$"):
         coco(tmp_path, annotations="a.json")
     for text in ("{", "[" * 100_000, "\x00", "1" * 5000):
         (tmp_path / "a.json").write_text(text)
@@ -190,6 +233,13 @@ def test_ground_truth_is_the_annotation_file_again(tmp_path):
     assert truth["annotations"] == content([annotation(1, bbox=[2.0, 2.0, 60.0, 6.0]), crowd])["annotations"]
 
 
+@pytest.mark.parametrize("first", [0, -5])
+def test_no_annotation_of_the_ground_truth_has_the_number_of_no_match(tmp_path, first):
+    write(tmp_path, "train2017", [annotation(first), annotation(first + 3)])
+    truth = ground_truth(coco(tmp_path).splits["train"], (3, 7))
+    assert [row["id"] for row in truth["annotations"]] == [1, 4]
+
+
 def test_check_of_objects_counts_them_and_needs_neither_every_class_nor_two(tmp_path):
     write(tmp_path, "train2017", [annotation(1), annotation(2), annotation(3, category_id=8)])
     Image.new("RGB", (9, 9)).save(tmp_path / "train2017" / "000000000002.jpg")
@@ -202,6 +252,24 @@ def test_check_of_objects_counts_them_and_needs_neither_every_class_nor_two(tmp_
     assert "it is 9 x 9 pixels, and annotated as 16 x 12" in text
     assert "000000000003.jpg cannot be read: it is not an image" in text
     assert "annotation 3 has the category 8, which is not listed" in text
+
+
+def test_check_names_images_whose_size_does_not_say_how_they_were_annotated(tmp_path):
+    write(tmp_path, "train2017", [annotation(1)])
+    for number, orientation in ((1, 6), (2, 3), (3, 1)):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        Image.new("RGB", (16, 12)).save(tmp_path / "train2017" / f"{number:012}.jpg", exif=exif)
+    index = coco(tmp_path)
+    report = check(index)
+    assert (report.unreadable, report.turned) == ({}, (tmp_path / "train2017" / "000000000002.jpg",))
+    assert "000000000002.jpg" in list(table(index, report, 1))[-1]
+
+
+def test_check_refuses_a_split_of_crowds_alone(tmp_path):
+    write(tmp_path, "train2017", [annotation(1)])
+    write(tmp_path, "val2017", [annotation(1, iscrowd=1, segmentation=CROWD)])
+    assert check(coco(tmp_path)).faults == ("split test has no readable object",)
 
 
 def test_hold_out_takes_a_share_of_the_pictures(tmp_path):

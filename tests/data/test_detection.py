@@ -77,6 +77,19 @@ def test_make_target_clips_boxes_at_the_edge_and_leaves_crowds_out():
     assert torch.equal(target["masks"], torch.stack([by_pycocotools(POLYGON), by_pycocotools(PACKED)]))
 
 
+@pytest.mark.parametrize(
+    ("orientation", "size", "turned"), [(6, (12, 20), False), (6, (20, 12), True), (3, (12, 20), True)]
+)
+def test_an_image_is_turned_unless_it_was_annotated_as_stored(tmp_path, orientation, size, turned):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = Image.fromarray(np.random.default_rng(0).integers(0, 255, (12, 20, 3), dtype=np.uint8))
+    stored.save(tmp_path / "a.png", exif=exif)
+    shown = np.rot90(stored, {6: -1, 3: 2}[orientation]) if turned else np.asarray(stored)
+    found = read_scene(scene(tmp_path / "a.png", height=size[0], width=size[1]))
+    assert np.array_equal(found.permute(1, 2, 0), shown)
+
+
 def test_target_of_a_picture_without_objects_is_empty():
     target = make_target(scene("a"))
     assert (target["boxes"].shape, target["labels"].shape, target["masks"].shape) == ((0, 4), (0,), (0, 12, 20))

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from cgnl.data.index import DatasetIndex, UnreadableError
+from cgnl.data.pack import pack
 from cgnl.data.readers import READERS
 from cgnl.data.shards import BLOCK, MAX_HEADER, expand, is_there, scan, shards
 from cgnl.data.sources import CachedSource, FileSource
@@ -170,6 +171,13 @@ def test_shards_name_and_count_what_cannot_be_used(tmp_path):
     assert "a.tar/1.png (b)" in unknown
 
 
+def test_the_plain_name_is_the_sample(tmp_path):
+    write_tar(tmp_path / "a.tar", {"0.depth.png": png(1), "0.mask.jpg": png(2), "0.png": png(3), "0.cls": b"0"})
+    index = shards(tmp_path)
+    assert samples(index) == {"train": [("0.png", "0")]}
+    assert "0.depth.png, 0.mask.jpg" in index.problems[0]
+
+
 def test_shards_cut_off_are_used_up_to_the_damage(tmp_path):
     members = {f"{n}.{suffix}": png(n) if suffix == "png" else b"ab" for n in range(6) for suffix in ("png", "cls")}
     whole = write_tar(tmp_path / "whole" / "a.tar", members).read_bytes()
@@ -185,6 +193,22 @@ def test_shards_cut_off_are_used_up_to_the_damage(tmp_path):
         if len(entries) >= 2:
             assert len(shards(path.parent).splits["train"]) == len(entries) // 2
             assert len(shards(path.parent).problems) == (damage is not None) + len(entries) % 2  # one has no label
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_pattern_of_folders(tmp_path, indexed):
+    for split in ("train", "val", "test"):
+        write_tar(tmp_path / split / "0.tar", {"a.png": png(), "a.cls": b"0"})
+        write_tar(tmp_path / split / "1.tar", {"a.png": png(), "a.cls": b"0"})
+    if indexed:
+        pack(shards(tmp_path), str(tmp_path), str(tmp_path / "packed"), 1, print)
+        tmp_path /= "packed"
+    names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.tar"))
+    wanted = [name for name in names if name.startswith(("train", "val"))]
+    index = shards(f"{tmp_path}/{{{','.join(wanted)}}}")
+    found = {str(sample.path.shard) for rows in index.splits.values() for sample in rows}
+    assert (set(index.splits), index.problems) == ({"train", "test"}, ())
+    assert found == {str(tmp_path / name) for name in wanted}
 
 
 def test_pattern(tmp_path):

@@ -93,6 +93,10 @@ def test_broken_images_are_named(root):
         (None, "data.yaml"),
         ("names: 3", "classes"),
         ("names: [a, a]", "each once"),
+        ("names: {1: cat, 2: dog}", "classes 1, 2"),
+        ("names: {0: cat, 2: dog}", "classes 0, 2"),
+        ("names: {cat: 0, dog: 1}", "classes cat, dog"),
+        ("names: [7, yes]", "True .* quotes"),
         ("names: &a [*a]", "alias"),
         ("{", "YAML"),
     ],
@@ -102,6 +106,42 @@ def test_yolo_refuses(root, text, words):
     if text is not None:
         (root / "data.yaml").write_text(text)
     with pytest.raises(ValueError, match=words):
+        yolo(root)
+
+
+@pytest.mark.parametrize("file", ["data.yaml", "data.yml"])
+def test_names_may_be_given_by_number(root, file):
+    (root / "data.yaml").unlink()
+    (root / file).write_text("names: {" + ", ".join(f"'{n}': n{n}" for n in reversed(range(12))) + "}")
+    assert yolo(root).classes == tuple(f"n{n}" for n in range(12))
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("train: ../train/images\nval: images/val\npath: .", []),
+        ("path: ../elsewhere\ntrain: images/train", ["path = ../elsewhere"]),
+        ("train: train.txt\nval: [a, b]", ["train = train.txt", "val = ['a', 'b']"]),
+    ],
+)
+def test_paths_that_lead_elsewhere_are_named(root, line, named):
+    (root / "data.yaml").write_text(f"names: [cat, dog]\n{line}\n")
+    problems = yolo(root).problems
+    assert len(problems) == len(named)
+    assert all(f"data.yaml: {name} is not followed" in problem for name, problem in zip(named, problems, strict=True))
+
+
+def test_byte_order_marks_are_no_part_of_the_text(root):
+    for file, text in ((root / "classes.txt", "cat\ndog\n"), (root / "labels" / "train" / "a.txt", "1 0.5 0.5 1 1\n")):
+        file.write_text(text, encoding="utf-8-sig")
+    index = yolo(root)
+    assert (index.classes, index.problems) == (("cat", "dog"), ())
+    assert index.splits["train"][0].labels == (1,)
+
+
+def test_yolo_without_a_sound_label_says_what_is_wrong(root):
+    write(root, "7 0.5 0.5 0.25 0.5\n")
+    with pytest.raises(ValueError, match="no object to train on: .*a.txt: line 1 has the class 7"):
         yolo(root)
 
 

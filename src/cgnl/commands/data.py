@@ -60,7 +60,7 @@ def data(
         short_side: shrink: pixels of the shorter side; smaller frames keep their size.
         frames: shrink: frames to keep of each clip, spread evenly over its length.
         frame_folders: shrink: folders of images are clips too.
-        workers: shrink: number of processes. If not given: one for each core.
+        workers: check: number of threads. shrink: of processes. If not given: one for each core.
         shard_mib: pack: most MiB in a shard.
         shard_cache: check, pack: folder for the shards of an address or command.
         recipe: show: recipe of the training, by name or file. If not given: as for cgnl train.
@@ -77,7 +77,7 @@ def data(
     if action == "show":
         _show(words[0], dataset, recipe, settings if seed is None else {"seed": seed, **settings}, epoch, Path(output))
     elif action == "check":
-        _check(words[0], dataset, given, min_frames)
+        _check(words[0], dataset, given, min_frames, workers)
     elif action == "draw":
         _draw(dataset or SYNTHETIC[0], words[0], count, seed or 0)
     elif action == "shrink":
@@ -94,12 +94,13 @@ def _check_dataset(name: str, known: Iterable[str], action: str) -> None:
         raise ValueError(f"there is no dataset {name!r} to {action}{nearest(name, known)}")
 
 
-def _check(root: str, dataset: str | None, options: dict[str, str], min_frames: int) -> None:
+def _check(root: str, dataset: str | None, options: dict[str, str], min_frames: int, workers: int | None) -> None:
     """Print what a dataset holds and what is wrong with it."""
     index = _read(root, dataset, options, "check")
     from ..data.check import check, table
+    from ..data.loading import count_cores
 
-    report = check(index, min_frames)
+    report = check(index, min_frames, count_cores() if workers is None else workers)
     say(*table(index, report, min_frames))
     if report.faults:
         raise ValueError(f"{root} is not usable: {'; '.join(report.faults)}")

@@ -1,16 +1,16 @@
 """``cgnl data check``: whether every file of a dataset can be used."""
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..text import counted
 from .detection import read_scene
-from .images import read_image
-from .index import DatasetIndex, File, Kind, Sample, Scene, UnreadableError, name_some
-from .video import probe
+from .images import read_image, turns_in_place
+from .index import DatasetIndex, File, Kind, Sample, Scene, UnreadableError, count_skipped, name_some
+from .video import VideoInfo, decode_all, probe
 
 CHUNK = 1024
 """Samples queued at a time, so that a large dataset takes little memory."""
@@ -22,6 +22,8 @@ class Size(NamedTuple):
     height: int
     width: int
     frames: int
+    turned: bool = False
+    """Whether the image of a scene fits its annotations as it is stored and as it is shown."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +36,29 @@ class Report:
     """Video with too few frames -> how many it has."""
     faults: tuple[str, ...]
     """Why the dataset cannot be used. A few unreadable files are skipped and short clips are looped: not faults."""
+    turned: tuple[File, ...] = ()
+    """Annotated images that are turned without a change of size, so that no size tells how they were annotated."""
 
 
 def check(index: DatasetIndex, min_frames: int = 1, workers: int = 2) -> Report:
-    """Decode every image, or probe every video, in threads; videos of fewer frames are reported as too short."""
+    """Decode every image and every frame, in threads; videos of fewer frames are reported as too short."""
     if min_frames < 1 or workers < 1:
         raise ValueError(f"min_frames = {min_frames} and workers = {workers} must be at least 1")
     once = list({sample.path: sample for samples in index.splits.values() for sample in samples}.values())
     unreadable: dict[File, str] = {}
     short: dict[File, int] = {}
+    turned: list[File] = []
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(once), CHUNK):
             some = once[start : start + CHUNK]
-            for sample, result in zip(some, pool.map(lambda s: measure(s, index.kind), some), strict=True):
+            for sample, result in zip(some, pool.map(lambda s: measure(s, index.kind, decode_all), some), strict=True):
                 if isinstance(result, str):
                     unreadable[sample.path] = result
                 elif index.has_clips and result.frames < min_frames:
                     short[sample.path] = result.frames
-    return Report(unreadable, short, find_faults(index, count_labels(index, unreadable)))
+                elif result.turned:
+                    turned.append(sample.path)
+    return Report(unreadable, short, find_faults(index, count_labels(index, unreadable)), tuple(turned))
 
 
 def table(index: DatasetIndex, report: Report, min_frames: int) -> Iterator[str]:
@@ -71,17 +78,20 @@ def table(index: DatasetIndex, report: Report, min_frames: int) -> Iterator[str]
         path, frames = min(report.short.items(), key=lambda item: item[1])
         clips = counted(len(report.short), "clip")
         lines.append(f"{clips} too short and played in a loop: {path} has {frames} of {min_frames} frames")
+    why = "turned or mirrored by EXIF, and so must be their annotations"
+    lines += count_skipped(report.turned, "image", why)
     yield from ["", *lines] if lines else []
 
 
-def measure(sample: Sample | Scene, kind: Kind) -> Size | str:
-    """The size of a sample, or why it cannot be read."""
+def measure(sample: Sample | Scene, kind: Kind, look: Callable[[File], VideoInfo] = probe) -> Size | str:
+    """The size of a sample, or why it cannot be read; ``look`` says how thoroughly videos are read."""
     try:
         if kind == "videos":
-            info = probe(sample.path)
+            info = look(sample.path)
             return Size(info.height, info.width, info.frames)
-        pixels = read_scene(sample) if isinstance(sample, Scene) else read_image(sample.path)
-        return Size(*pixels.shape[1:], frames=1)
+        if isinstance(sample, Scene):
+            return Size(*read_scene(sample).shape[1:], frames=1, turned=turns_in_place(sample.path))
+        return Size(*read_image(sample.path).shape[1:], frames=1)
     except UnreadableError as error:
         return str(error)
     except OSError as error:

@@ -2,12 +2,13 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..text import first_line
-from .index import MAX_NAMED, DatasetIndex, Object, Scene, require_file, require_folder, require_inside
+from .index import MAX_NAMED, DatasetIndex, Object, Scene, name_some, require_file, require_folder, require_inside
 
 SMALLEST = 1e-3
 """Pixels: a shorter side vanishes in float32."""
@@ -39,10 +40,13 @@ def coco(
     test = root / test_annotations if test_annotations else (None if annotations else _find(root, ("val", "test")))
     content, problems = _read(train), []
     categories = _categories(train, content)
-    splits = {"train": _scenes(train, content, _image_folder(root, train, images), categories, problems)}
+    label_of = {name: label for label, name in enumerate(categories.values())}
+    labels = {number: label_of[name] for number, name in categories.items()}
+    splits = {"train": _scenes(train, content, _image_folder(root, train, images), labels, problems)}
     if test is not None:
-        folder = _image_folder(root, test, test_images or images)
-        splits["test"] = _scenes(test, _read(test), folder, categories, problems)
+        content, folder = _read(test), _image_folder(root, test, test_images or images)
+        labels = _match_categories(test, content, label_of)
+        splits["test"] = _scenes(test, content, folder, labels, problems)
     if not any(scene.objects for scene in splits["train"]):
         reason = problems[0] if problems else "none is listed"
         raise ValueError(f"{train} has no object that can be trained on: {reason}")
@@ -50,13 +54,17 @@ def coco(
 
 
 def ground_truth(scenes: Sequence[Scene], ids: Sequence[int]) -> dict[str, Any]:
-    """Scenes as the content of an annotation file; ``ids`` are the category_ids of the classes."""
+    """Scenes as the content of an annotation file; ``ids`` are the category_ids of the classes.
+
+    Where annotations are numbered from 0 or below, all numbers move up: the evaluation takes 0 for no match.
+    """
+    first = min((thing.id for scene in scenes for thing in scene.objects), default=1)
     return {
         "images": [{"id": scene.id, "height": scene.height, "width": scene.width} for scene in scenes],
         "categories": [{"id": number, "name": str(number)} for number in ids],
         "annotations": [
             {
-                "id": thing.id,
+                "id": thing.id + max(0, 1 - first),
                 "image_id": scene.id,
                 "category_id": ids[thing.label],
                 "bbox": list(thing.box),
@@ -87,8 +95,9 @@ def _image_folder(root: Path, annotations: Path, given: str | None) -> Path:
 
 def _read(source: Path) -> dict[str, Any]:
     """Read an annotation file with its three lists."""
+    text = require_file(source).read_bytes()
     try:
-        content = json.loads(require_file(source).read_text(encoding="utf-8"))
+        content = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
         raise ValueError(f"{source} is not JSON: {first_line(error)}") from None
     for name in ("images", "annotations", "categories"):
@@ -99,7 +108,7 @@ def _read(source: Path) -> dict[str, Any]:
 
 
 def _categories(source: Path, content: dict[str, Any]) -> dict[int, str]:
-    """category_id -> name, in order."""
+    """category_id -> name, in order. A name that several have gets their numbers, as in ``cat (3)``."""
     names: dict[int, str] = {}
     for row in content["categories"]:
         if not _is_id(row.get("id")) or not isinstance(row.get("name"), str):
@@ -109,16 +118,28 @@ def _categories(source: Path, content: dict[str, Any]) -> dict[int, str]:
         names[row["id"]] = row["name"]
     if not names:
         raise ValueError(f"{source} lists no categories")
-    return dict(sorted(names.items()))
+    times = Counter(names.values())
+    unique = {number: name if times[name] == 1 else f"{name} ({number})" for number, name in sorted(names.items())}
+    if len(set(unique.values())) < len(unique):
+        raise ValueError(f"{source} lists categories of the same name: {name_some(list(unique.values()))}")
+    return unique
+
+
+def _match_categories(source: Path, content: dict[str, Any], label_of: dict[str, int]) -> dict[int, int]:
+    """category_id of a test file -> label, by the names in both files; their numbers may differ."""
+    names = _categories(source, content)
+    used = [row.get("category_id") for row in content["annotations"]]
+    if unknown := [name for number, name in names.items() if name not in label_of and number in used]:
+        raise ValueError(f"{source} has objects of categories that are not trained on: {name_some(unknown)}")
+    return {number: label_of[name] for number, name in names.items() if name in label_of}
 
 
 def _scenes(
-    source: Path, content: dict[str, Any], folder: Path, categories: dict[int, str], problems: list[str]
+    source: Path, content: dict[str, Any], folder: Path, labels: dict[int, int], problems: list[str]
 ) -> tuple[Scene, ...]:
     """The images of an annotation file that exist, with their valid objects; the rest is added to ``problems``."""
     images = _images(source, content, folder)
     missing = {number for number, row in images.items() if not row["path"].is_file()}
-    label_of = {number: label for label, number in enumerate(categories)}
     objects: dict[int, list[Object]] = {number: [] for number in images}
     seen: set[int] = set()
     faults: list[tuple[object, str]] = []
@@ -134,11 +155,11 @@ def _scenes(
             fault = f"names image {image_id}, which is not listed"
         elif image_id in missing:
             fault = f"is of {image['path']}, which is missing"
-        elif not _is_id(category) or category not in label_of:
+        elif not _is_id(category) or category not in labels:
             fault = f"has the category {category}, which is not listed"
         else:
             seen.add(number)
-            thing, fault = make_object(row, label_of[category], image["height"], image["width"])
+            thing, fault = make_object(row, labels[category], image["height"], image["width"])
             if thing is not None:
                 objects[image_id].append(thing)
         if fault:
@@ -172,14 +193,20 @@ def _images(source: Path, content: dict[str, Any], folder: Path) -> dict[int, di
 
 
 def make_object(row: dict[str, Any], label: int, height: int, width: int) -> tuple[Object | None, str | None]:
-    """The object of an annotation, if it is valid, and what is wrong with the annotation, if anything is."""
+    """The object of an annotation, if it is valid, and what is wrong with the annotation, if anything is.
+
+    Without a segmentation, its box is its mask.
+    """
     box: Any = row.get("bbox")
-    shape: Any = row.get("segmentation")
     if not _are_numbers(box) or len(box) != 4:
         return None, f"has a box that is not four numbers: {box}"
     x, y, w, h = map(float, box)
-    if min(min(x + w, width) - max(x, 0), min(y + h, height) - max(y, 0)) < SMALLEST:
+    left, top, right, bottom = max(x, 0.0), max(y, 0.0), min(x + w, float(width)), min(y + h, float(height))
+    if min(right - left, bottom - top) < SMALLEST:
         return None, f"has a box without area in its image of {width} x {height}: {box}"
+    shape: Any = row.get("segmentation")
+    if shape is None or shape == []:
+        shape = [[left, top, right, top, right, bottom, left, bottom]]
     fault = None
     if isinstance(shape, list) and shape and all(isinstance(polygon, list) for polygon in shape):
         valid = [p for p in shape if _is_polygon(p) and _is_near(p, height, width)]

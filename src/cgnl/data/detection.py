@@ -86,7 +86,7 @@ class DetectionEvalSet(Dataset[DetectionBatch]):
 
 def read_scene(scene: Scene) -> Tensor:
     """Read its image, uint8 [3, H, W], which must have the annotated size."""
-    pixels = read_image(scene.path)
+    pixels = read_image(scene.path, (scene.height, scene.width))
     height, width = pixels.shape[1:]
     if (height, width) != (scene.height, scene.width):
         annotated = f"{scene.width} x {scene.height}"

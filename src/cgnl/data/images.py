@@ -22,11 +22,15 @@ BAND = 2**22
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # problems with a file are reported once, by us
 
 
-def read_image(path: File) -> Tensor:
+def read_image(path: File, annotated: tuple[int, int] | None = None) -> Tensor:
     """Read the first image of a file as RGB, uint8 [3, H, W], rotated by its EXIF orientation.
 
     Transparent pixels become white, 16-bit grey keeps its upper 8 bits.
     A file without a complete image raises ``UnreadableError``.
+
+    Args:
+        path: the file.
+        annotated: height and width that it was annotated at. If it has them only as it is stored, it is not rotated.
     """
     pillow = need("PIL.Image", "data")
     refuse_endless(path)
@@ -36,7 +40,8 @@ def read_image(path: File) -> Tensor:
             check_size(path, image.width, image.height, copies=2 if image.format == "WEBP" else 1)
             image.load()
             with contextlib.suppress(Exception):  # a broken EXIF block says nothing about the pixels
-                need("PIL.ImageOps", "data").exif_transpose(image, in_place=True)
+                if annotated != (image.height, image.width) or annotated == _shown_size(image):
+                    need("PIL.ImageOps", "data").exif_transpose(image, in_place=True)
             return _to_tensor(image)
     except (UnreadableError, MemoryError):
         raise
@@ -54,10 +59,30 @@ def read_size(path: Path) -> tuple[int, int]:
     refuse_endless(path)
     try:
         with need("PIL.Image", "data").open(path, formats=FORMATS) as image:
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # its EXIF orientation swaps the axes
-            return (image.width, image.height) if turned else (image.height, image.width)
+            return _shown_size(image)
     except Exception as error:  # Pillow raises anything on a damaged file
         raise UnreadableError(path, error) from error
+
+
+def turns_in_place(path: Path) -> bool:
+    """Whether the EXIF orientation turns or mirrors an image but leaves its height and width as they are stored."""
+    try:
+        with need("PIL.Image", "data").open(path, formats=FORMATS) as image:
+            return _orientation(image) != 1 and _shown_size(image) == (image.height, image.width)
+    except Exception:  # a broken EXIF block turns nothing
+        return False
+
+
+def _orientation(image: Any) -> int:
+    """EXIF's number, from 1 (upright) to 8."""
+    number = image.getexif().get(0x0112, 1)
+    return number if number in range(1, 9) else 1
+
+
+def _shown_size(image: Any) -> tuple[int, int]:
+    """Height and width after the rotation by EXIF."""
+    swaps = _orientation(image) >= 5
+    return (image.width, image.height) if swaps else (image.height, image.width)
 
 
 def check_size(path: File, width: int, height: int, copies: int = 1) -> None:

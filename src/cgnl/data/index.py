@@ -137,8 +137,8 @@ class Scene(NamedTuple):
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """The class indices of the objects."""
-        return tuple(thing.label for thing in self.objects)
+        """The class indices of the objects without crowds, which nothing is trained on."""
+        return tuple(thing.label for thing in self.objects if not thing.crowd)
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def count_skipped(skipped: Sequence[object], thing: str, why: str) -> list[str]:
 def read_names(path: Path) -> list[str]:
     """The names in a text file, one a line."""
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file") from None
 

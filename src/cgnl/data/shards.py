@@ -169,7 +169,8 @@ def read_rows(path: Path, _size: int, _time: int) -> tuple[list[Row], list[str]]
             twice.append(entry.name)
     with path.open("rb", buffering=0) as file:
         for parts in samples.values():
-            media = [e for e in parts.values() if is_image_file(e.name) or is_video_file(e.name)]
+            plain_first = sorted(parts, key=lambda kind: kind.count("."))  # png before depth.png
+            media = [e for e in map(parts.__getitem__, plain_first) if is_image_file(e.name) or is_video_file(e.name)]
             label = _read_label(file.fileno(), parts)
             if media and label is not None:
                 rows.append(Row(media[0], label))
@@ -222,7 +223,8 @@ def shards(root: Path | str, shard_cache: str | None = None, shard_cache_gib: fl
         home, wanted = Path(root), None
     elif "{" in str(root) or str(root).endswith(".tar"):
         found = [Path(name) for name in expand(str(root))]
-        home, wanted = found[0].parent, {path.name for path in found}
+        home = Path(os.path.commonpath([path.parent for path in found]))
+        wanted = {path.relative_to(home).as_posix() for path in found}
     else:
         raise ValueError(f"{root} is not a folder")
     if (home / INDEX).is_file():

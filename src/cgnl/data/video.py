@@ -65,6 +65,16 @@ def probe(path: File) -> VideoInfo:
     return _scan(path)
 
 
+def decode_all(path: File) -> VideoInfo:
+    """Decode every frame of a video as ``read_frames`` does, and keep none of them."""
+    if isinstance(path, Path) and path.is_dir():
+        shapes = [image.shape for image in _read_images(_frame_files(path))]
+        return VideoInfo(len(shapes), *shapes[0][1:])
+    info, nothing = _scan(path), torch.empty(0)
+    _find(path, info, range(info.frames), lambda _: nothing)
+    return info
+
+
 def read_frames(path: File, indices: Sequence[int] | Pick, resize: Resize | None = None) -> Tensor:
     """Read the frames with these numbers, uint8 [T, 3, H, W], in any order and with repeats.
 
@@ -155,19 +165,27 @@ def _read_folder(folder: Path, indices: Sequence[int] | Pick, resize: Resize | N
     """Read frames that are images."""
     files = _frame_files(folder)
     indices = _resolve(folder, indices, len(files))
+    wanted = sorted(set(indices))
     decoded: dict[int, Tensor] = {}
-    height = width = 0
     size = 0, 0
-    for index in sorted(set(indices)):
-        image = read_image(files[index])
+    for index, image in zip(wanted, _read_images([files[index] for index in wanted]), strict=True):
         if not decoded:
             height, width = image.shape[1:]
             size = resize(height, width) if resize else (height, width)
             _check_bytes(folder, len(indices), *size)
-        if image.shape[1:] != (height, width):
-            raise UnreadableError(files[index], f"the other frames are {width} x {height} pixels")
         decoded[index] = resize_by_area(image, *size) if resize else image
     return _stack(decoded, indices, *size)
+
+
+def _read_images(files: Sequence[Path]) -> Iterator[Tensor]:
+    """Read frames that must all have the size of the first, each uint8 [3, H, W]."""
+    shape = None
+    for file in files:
+        image = read_image(file)
+        shape = shape or image.shape
+        if image.shape != shape:
+            raise UnreadableError(file, f"the other frames are {shape[2]} x {shape[1]} pixels")
+        yield image
 
 
 # Video files, by PyAV
@@ -289,8 +307,14 @@ def _find_by_count(path: File, info: VideoInfo, wanted: Collection[int], to_rgb:
     raise UnreadableError(path, f"frame {missing} of {info.frames} does not decode")
 
 
+def _find(path: File, info: VideoInfo, wanted: Collection[int], to_rgb: ToRGB) -> dict[int, Tensor]:
+    """Decode these frames, from key frames if the times of the packets can be trusted."""
+    decoded = _find_by_time(path, info, wanted, to_rgb) if _has_times(info) else None
+    return _find_by_count(path, info, wanted, to_rgb) if decoded is None else decoded
+
+
 def _read_file(path: File, indices: Sequence[int] | Pick, resize: Resize | None) -> Tensor:
-    """Read frames of a video file, starting at key frames if the times of the packets can be trusted."""
+    """Read frames of a video file."""
     info = _scan(path)
     height, width = resize(info.height, info.width) if resize else (info.height, info.width)
     indices = _resolve(path, indices, info.frames)
@@ -301,11 +325,7 @@ def _read_file(path: File, indices: Sequence[int] | Pick, resize: Resize | None)
         pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=interpolation)
         return torch.from_numpy(pixels).permute(2, 0, 1)  # [3, H, W]
 
-    wanted = set(indices)
-    decoded = _find_by_time(path, info, wanted, to_rgb) if _has_times(info) else None
-    if decoded is None:
-        decoded = _find_by_count(path, info, wanted, to_rgb)
-    return _stack(decoded, indices, height, width)
+    return _stack(_find(path, info, set(indices), to_rgb), indices, height, width)
 
 
 # Writing
