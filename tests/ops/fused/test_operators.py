@@ -33,7 +33,15 @@ def arguments() -> dict[str, tuple]:
     }
 
 
+def with_positions_last(name: str) -> tuple:
+    """The same, where maps [B, N, C] have positions last in memory."""
+    given = arguments()[name]
+    maps = {"fused_coefficients": [0], "fused_gradient_sums": [0], "fused_apply": [0]}.get(name, [0, 1])
+    return tuple(t.mT.contiguous().mT if i in maps else t for i, t in enumerate(given))
+
+
 NAMES = list(arguments())
+WITH_MAPS = [name for name in NAMES if name != "fused_moments" and "norm" not in name.split()[0]]
 
 
 def test_every_operator_is_checked():
@@ -46,6 +54,22 @@ def test_every_operator_is_checked():
 def test_operator_keeps_its_schema_and_its_shapes(name):
     operator = getattr(torch.ops.cgnl, name.split()[0]).default
     torch.library.opcheck(operator, arguments()[name], test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("name", WITH_MAPS)
+def test_operator_keeps_its_schema_and_its_shapes_where_positions_come_last(name):
+    operator = getattr(torch.ops.cgnl, name.split()[0]).default
+    given = with_positions_last(name)
+    torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
+    found, expected = operator(*given), operator(*arguments()[name])
+    if name.split()[0] not in ("fused_coefficients", "fused_gradient_sums"):
+        out = found[0] if isinstance(found, tuple) else found
+        assert out.stride() == given[0].stride()
+    assert [t.shape for t in flatten(found)] == [t.shape for t in flatten(expected)]
+
+
+def flatten(found: torch.Tensor | tuple) -> tuple:
+    return found if isinstance(found, tuple) else (found,)
 
 
 @pytest.mark.usefixtures("eight_processors")

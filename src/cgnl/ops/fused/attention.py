@@ -13,17 +13,33 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Hardware, Launch, Tile, cdiv, flatten_rows, hardware, plan, power_of_two, precision, source
+from .launch import (
+    Hardware,
+    Launch,
+    Layout,
+    Tile,
+    cdiv,
+    constants,
+    find_layout,
+    hardware,
+    lay_out,
+    map_source,
+    plan,
+    power_of_two,
+    precision,
+    source,
+)
 from .series import envelope
-from .tiles import halves, load_pair, load_rows
+from .tiles import find_tile, halves, load_map, load_pair
 
 
 @triton.jit
 def power_sums_fwd_kernel(
-    x,  # [M, C]
+    x,  # [B, N, C]
     weight,  # of phi and g: [2, I, C], I = inner channels
-    sums,  # [M, I / unit, terms]
-    M,
+    sums,  # [B N, I / unit, terms]
+    samples,
+    length,
     C,
     I,  # noqa: E741
     unit: tl.constexpr,
@@ -32,34 +48,36 @@ def power_sums_fwd_kernel(
     gamma: tl.constexpr,
     input_precision: tl.constexpr,
     tma: tl.constexpr,
+    layout,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
     """phi and g of a tile in registers, and their power sums over each ``unit`` of channels::
 
-        phi, g = x @ w_phi.T, x @ w_g.T  # [M, I]
+        phi, g = x @ w_phi.T, x @ w_g.T  # [B, N, I]
         powers = torch.stack([exp(-gamma * phi**2) * phi**p * g for p in range(first, first + terms)], -1)
-        sums = powers.unflatten(1, (-1, unit)).sum(2)  # [M, I / unit, terms]
+        sums = powers.unflatten(2, (-1, unit)).sum(3)  # [B, N, I / unit, terms]
 
     phi and g come out of one product: twice as wide, it reads X from shared memory half as often.
     """
     across = tl.cdiv(I, COLUMNS)
-    tiles = tl.cdiv(M, ROWS) * across
+    tiles = samples * tl.cdiv(length, ROWS) * across
     units: tl.constexpr = COLUMNS // unit
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        row, column = (tile // across) * ROWS, (tile % across) * COLUMNS
+        column = (tile % across) * COLUMNS
+        b, n = find_tile(tile // across, length, layout, ROWS)
         both = tl.zeros((ROWS, 2 * COLUMNS), tl.float32)
         for k in range(0, C, DEPTH):
             w = load_pair(weight, column, k, COLUMNS, DEPTH, tma)
-            both = tl.dot(load_rows(x, row, k, ROWS, DEPTH, tma), w.T, both, input_precision=input_precision)
+            both = tl.dot(load_map(x, b, n, k, layout, ROWS, DEPTH), w.T, both, input_precision=input_precision)
         phi, g = halves(both, ROWS, COLUMNS)
         if gamma > 0:
             g *= envelope(phi, gamma)
-        m = row + tl.arange(0, ROWS)
+        r = n + tl.arange(0, ROWS)
         u = column // unit + tl.arange(0, units)
-        out = sums + (m.to(tl.int64)[:, None] * (I // unit) + u[None, :]) * terms
-        ok = (m[:, None] < M) & (u[None, :] < I // unit)
+        out = sums + ((b.to(tl.int64) * length + r)[:, None] * (I // unit) + u[None, :]) * terms
+        ok = (r[:, None] < length) & (u[None, :] < I // unit)
         for p in tl.static_range(first + terms):
             if p > 0:
                 g *= phi
@@ -108,7 +126,6 @@ class Plan(NamedTuple):
     tile: Tile
     units: int
     """Parts of all groups over which a row is summed at first."""
-    tma: bool
     power_sums: Launch
     total: Launch
 
@@ -125,39 +142,41 @@ def make_plan(
     gamma: float,
     dtype: torch.dtype,
     precision: str,
+    layout: Layout,
     on: Hardware,
     device: torch.device,  # noqa: ARG001
     tile: Tile | None = None,
 ) -> Plan:
     tile = tile or choose_tile(dtype, precision, on)
-    width, rows, terms = inner // groups, batch * positions, len(alphas)
+    width, terms = inner // groups, len(alphas)
+    samples, length = lay_out(layout, batch, positions)
     unit = min(math.gcd(width, 1 << 30), tile.columns)  # the largest power of two in a group's width
     units = width // unit
     across = power_of_two(units * terms, 1)
-    tiles = cdiv(rows, tile.rows) * cdiv(inner, tile.columns)
+    tiles = samples * cdiv(length, tile.rows) * cdiv(inner, tile.columns)
     power_sums = Launch(
-        power_sums_fwd_kernel, (min(tiles, tile.resident * on.processors),), tile.warps, tile.stages, rows, channels,
-        inner, unit, first, terms, gamma, precision, on.tma, tile.rows, tile.columns, tile.depth,
+        power_sums_fwd_kernel, (min(tiles, tile.resident * on.processors),), tile.warps, tile.stages, samples, length,
+        channels, inner, unit, first, terms, gamma, precision, on.tma, constants(layout), tile.rows, tile.columns,
+        tile.depth,
     )  # fmt: skip
     total = Launch(
         total_fwd_kernel, (batch, groups), 4, 1, positions, units, alphas, terms, max(1, 1024 // across), across
     )
-    return Plan(tile, inner // unit, on.tma, power_sums, total)
+    return Plan(tile, inner // unit, power_sums, total)
 
 
 def coefficients(
     x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float, tile: Tile | None = None
 ) -> Tensor:
     """alpha_p^2 (Phi^T g)_p, [B, G, K], for x [B, N, C] and the weights of phi and g [2, I, C]."""
-    batch, positions, channels = x.shape
-    tile, units, tma, power_sums, total = make_plan(
+    (batch, positions, channels), layout, on = x.shape, find_layout(x), hardware(x.device)
+    tile, units, power_sums, total = make_plan(
         batch, positions, channels, weight.shape[1], groups, first, tuple(alphas), gamma, x.dtype, precision(x),
-        hardware(x.device), x.device, tile,
+        layout, on, x.device, tile,
     )  # fmt: skip
     sums = x.new_empty((batch * positions, units, len(alphas)), dtype=torch.float32)
     out = x.new_empty((batch, groups, len(alphas)), dtype=torch.float32)
-    power_sums(
-        source(tma, flatten_rows(x), tile.rows, tile.depth), source(tma, weight, 2, tile.columns, tile.depth), sums
-    )
+    w = source(on.tma, weight, 2, tile.columns, tile.depth)
+    power_sums(map_source(layout, x, tile.rows, tile.depth, flat=True), w, sums)
     total(sums, out)
     return out

@@ -23,13 +23,12 @@ rounded would be all that is left.
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from . import Weights
 from . import norm as norms
 from .batchnorm import MOST
-from .launch import Series, aligned
+from .launch import Series, aligned, is_last, project
 from .norm import Gradients, Norm, Standard
 from .operators import (
     fused_apply,
@@ -73,19 +72,22 @@ def expand_groups(numbers: Tensor, channels: int) -> Tensor:
     return numbers.repeat_interleave(channels // numbers.shape[1], 1)
 
 
-def to_rows(x: Tensor) -> Tensor:
-    """[B, C, *P] -> [B, N, C], copied where channels do not come last in memory."""
-    return aligned(x.movedim(1, -1).reshape(x.shape[0], -1, x.shape[1]).contiguous())
+def has_channels_last(x: Tensor) -> bool:
+    return x.movedim(1, -1).is_contiguous()
 
 
-def from_rows(rows: Tensor, like: Tensor) -> Tensor:
-    """[B, N, C] -> [B, C, *P], where P are the positions of ``like``."""
-    return rows.view(rows.shape[0], *like.shape[2:], rows.shape[2]).movedim(-1, 1)
+def to_rows(x: Tensor, last: bool) -> Tensor:
+    """[B, C, *P] -> [B, N, C] with channels or positions last in memory, copied only where they are not so."""
+    if last:
+        return aligned(x.movedim(1, -1).reshape(x.shape[0], -1, x.shape[1]).contiguous())
+    return aligned(x.contiguous().flatten(2)).transpose(1, 2)
 
 
-def restore_layout(out: Tensor, like: Tensor) -> Tensor:
-    """Contiguous, unless channels come last in the memory of ``like``."""
-    return out if like.movedim(1, -1).is_contiguous() else out.contiguous()
+def from_rows(rows: Tensor, positions: torch.Size) -> Tensor:
+    """[B, N, C] -> [B, C, *P]."""
+    if is_last(rows):
+        return rows.view(rows.shape[0], *positions, rows.shape[2]).movedim(-1, 1)
+    return rows.transpose(1, 2).view(rows.shape[0], rows.shape[2], *positions)
 
 
 def sum_rows(z: Tensor, series: Series) -> Tensor | None:
@@ -104,7 +106,7 @@ def vector(numbers: Tensor) -> Tensor:
 
 def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed: list[Tensor], eps: float) -> Tensor:
     """x + norm(W_z y) without gradients; fixed is mean, variance, weight and bias, or nothing."""
-    residual, row_sums = to_rows(x), sum_rows(weights.z, series)
+    residual, row_sums = to_rows(x, has_channels_last(x)), sum_rows(weights.z, series)
     rows, theta, z = residual.to(dtype), matrix(weights.theta, dtype), matrix(weights.z, dtype)
     both = torch.stack((weights.phi, weights.g)).flatten(2).to(dtype)  # [2, I, C]
     c, _ = coefficients(rows, theta, both, series)
@@ -118,8 +120,8 @@ def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed
         norm = Norm("fixed", eps)
         standard = standardise(norm, (mean, variance), None, c, row_sums, weight, bias, rows.shape[1], series)
         scale, shift = (expand_samples(t, len(x)) for t in (standard.scale, standard.shift))
-        out = fused_apply(residual, rows @ theta.t(), z, c, scale, shift, series.first, series.gamma)
-    return restore_layout(from_rows(out, x), x)
+        out = fused_apply(residual, project(rows, theta), z, c, scale, shift, series.first, series.gamma)
+    return from_rows(out, x.shape[2:])
 
 
 def expand_samples(numbers: Tensor, batch: int) -> Tensor:
@@ -184,13 +186,13 @@ class Block(torch.autograd.Function):
         norm: Norm,
         recompute: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        residual, row_sums = to_rows(x), sum_rows(z_weight, series)
+        residual, row_sums = to_rows(x, has_channels_last(x)), sum_rows(z_weight, series)
         rows, z = residual.to(dtype), matrix(z_weight, dtype)
         weight = matrix(torch.cat((theta_weight, phi_weight, g_weight)), dtype)  # [3 I, C]
         three = weight.view(3, -1, weight.shape[1])  # [3, I, C]
         first = three.select(0, 0)
         c, beta = coefficients(rows, first, three.narrow(0, 1, 2), series)
-        theta = F.linear(rows, first)  # [B, N, I]
+        theta = project(rows, first)  # [B, N, I]
         moments = fused_moments(theta, z, c, series.first, series.gamma) if norm.kind != "fixed" else None  # [2, B, C]
         if norm_weight is None or norm_bias is None:
             mean, variance, gain, bias = unit(c, z.shape[0])
@@ -206,7 +208,7 @@ class Block(torch.autograd.Function):
         ctx.series, ctx.norm, ctx.count, ctx.apart = series, norm, standard.number, x.dtype != dtype
         ctx.weight, ctx.z_weight = Like(theta_weight.shape, theta_weight.dtype), Like(z_weight.shape, z_weight.dtype)
         ctx.mark_non_differentiable(standard.mean, standard.variance)
-        return restore_layout(from_rows(out, x), x), standard.mean, standard.variance
+        return from_rows(out, x.shape[2:]), standard.mean, standard.variance
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_none: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -214,8 +216,8 @@ class Block(torch.autograd.Function):
         series, first, gamma = ctx.series, ctx.series.first, ctx.series.gamma
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError('the fused kernels have no second derivatives: take CGNL(..., backend="reference")')
-        rows = to_rows(grad)  # [B, N, C]
-        again = F.linear(x, weight.narrow(0, 0, weight.shape[0] // 3)) if theta is None else theta
+        rows = to_rows(grad, is_last(x))  # [B, N, C]
+        again = project(x, weight.narrow(0, 0, weight.shape[0] // 3)) if theta is None else theta
         means = moments.select(0, 0) if moments is not None else c.new_zeros((x.shape[0], z.shape[0]))  # [B, C]
         sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
         del again
@@ -232,7 +234,7 @@ class Block(torch.autograd.Function):
         dprojections = dweight.to(ctx.weight.dtype).view(3, *ctx.weight.shape).unbind(0)
         dz = dz.to(ctx.z_weight.dtype).view(ctx.z_weight.shape)
         dnorm = (None, None) if norm_weight is None else (norm.weight, norm.bias)
-        return from_rows(dx, grad), *dprojections, dz, *dnorm, None, None, None, None, None
+        return from_rows(dx, grad.shape[2:]), *dprojections, dz, *dnorm, None, None, None, None, None
 
     @staticmethod
     def norm_backward(ctx: Any, sums: Tensor) -> Gradients:

@@ -13,9 +13,26 @@ import triton.language as tl
 from torch import Tensor
 
 from .branch import Cut, choose_cut, choose_grid, count_groups, find_place, max_channels, weight_tile, z_tile
-from .launch import Form, Launch, cdiv, constants, hardware, make_form, plan, power_of_two, precision, source
+from .launch import (
+    Form,
+    Hardware,
+    Launch,
+    Layout,
+    Tile,
+    cdiv,
+    constants,
+    find_layout,
+    hardware,
+    is_last,
+    make_form,
+    map_source,
+    plan,
+    power_of_two,
+    precision,
+    source,
+)
 from .series import envelope, expm1, slope, value
-from .tiles import load_tile
+from .tiles import load_map, load_tile, store_inside
 
 
 @triton.jit
@@ -44,6 +61,7 @@ def branch_bwd_kernel(
     steps,
     residual: tl.constexpr,  # whether dO is dX's first part, and is copied
     form,
+    layout,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -89,9 +107,9 @@ def branch_bwd_kernel(
         z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
         if form.rescale:
             z *= top
-        do = load_tile(grad, b, n, start, ROWS, OUT, form.tma)
+        do = load_map(grad, b, n, start, layout, ROWS, OUT)
         if residual:
-            tl.store(grad_x + row * C + start + r * C + o[None, :], do, here & inside[None, :])
+            store_inside(grad_x, b, n, start, do, N, C, inside, layout, ROWS, OUT)
         slopes = tl.where(here & inside[None, :], a * do.to(tl.float32) + u + v * z, 0.0)
         if form.rescale:  # where float16 cannot hold y, neither can it hold dz
             peak = tl.maximum(tl.max(tl.abs(slopes)), 1e-30)
@@ -131,11 +149,14 @@ def dz_bwd_kernel(
     coefficients,  # [B, G, terms]
     factors,  # a, u, v: [3, B, C]
     grad,  # dO: [B, N, C]
-    grad_z,  # dz: [B, N, C]
+    grad_x,  # [B, N, C], or anything
+    grad_z,  # dz: [B, N, C], where channels come last
     N,
     groups,
     steps,
+    residual: tl.constexpr,  # whether dO is dX's first part, and is copied
     form,
+    layout,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -153,9 +174,11 @@ def dz_bwd_kernel(
     for step in tl.range(0, steps, num_stages=STAGES):
         n = (part * steps + step) * ROWS
         z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
-        do = load_tile(grad, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
+        do = load_map(grad, b, n, start + tl.min(o), layout, ROWS, OUT)
+        if residual:
+            store_inside(grad_x, b, n, start + tl.min(o), do, N, C, inside, layout, ROWS, OUT)
         place = grad_z + (b.to(tl.int64) * N + n) * C + start + r * C + o[None, :]
-        tl.store(place, a * do + u + v * z, (r < N - n) & inside[None, :])
+        tl.store(place, a * do.to(tl.float32) + u + v * z, (r < N - n) & inside[None, :])
 
 
 @triton.jit
@@ -295,6 +318,7 @@ def make_narrow_plan(
     stride: int,
     residual: bool,
     form: Form,
+    layout: Layout,
     dtypes: tuple[torch.dtype, ...],
     programs: int,
     device: torch.device,  # noqa: ARG001
@@ -303,21 +327,21 @@ def make_narrow_plan(
     grid, steps = choose_grid(cut, form, groups, batch, positions, 2, programs)
     launch = Launch(
         branch_bwd_kernel, grid, cut.warps, cut.stages, stride, positions, groups, steps, residual, constants(form),
-        cut.together, cut.rows, cut.out, cut.depth, cut.stages,
+        constants(layout), cut.together, cut.rows, cut.out, cut.depth, cut.stages,
     )  # fmt: skip
     return cut, grid[1], launch
 
 
 def _narrow(grad, theta, z_weight, c, factors, grad_theta, grad_x, form: Form) -> tuple[Tensor, Tensor]:
-    (batch, positions, inner), groups = theta.shape, c.shape[1]
+    (batch, positions, inner), groups, layout = theta.shape, c.shape[1], find_layout(grad)
     cut, parts, launch = make_narrow_plan(
-        batch, positions, groups, grad_theta.stride(1), grad_x is not None, form,
+        batch, positions, groups, grad_theta.stride(1), grad_x is not None, form, layout,
         (theta.dtype, grad.dtype, grad_theta.dtype, grad.dtype if grad_x is None else grad_x.dtype),
         hardware(theta.device).processors, theta.device,
     )  # fmt: skip
     grad_z = c.new_empty((batch, parts, len(z_weight), form.inner_per_group))
     grad_c = c if form.dot else c.new_empty((batch, parts, form.terms, inner))
-    theta_, grad_ = source(form.tma, theta, 1, cut.rows, cut.depth), source(form.tma, grad, 1, cut.rows, cut.out)
+    theta_, grad_ = source(form.tma, theta, 1, cut.rows, cut.depth), map_source(layout, grad, cut.rows, cut.out)
     launch(theta_, z_weight, c, factors, grad_, grad_theta, grad if grad_x is None else grad_x, grad_z, grad_c)
     return grad_z.sum((0, 1)), grad_c
 
@@ -329,7 +353,9 @@ def make_wide_plan(
     groups: int,
     stride: int,
     grad_stride: int,
+    residual: bool,
     form: Form,
+    layout: Layout,
     dtypes: tuple[torch.dtype, ...],
     programs: int,
     device: torch.device,  # noqa: ARG001
@@ -337,8 +363,8 @@ def make_wide_plan(
     cut = choose_cut(form, groups, dtypes[0])
     grid, steps = choose_grid(cut, form, groups, batch, positions, 6, programs)
     dz = Launch(
-        dz_bwd_kernel, grid, cut.warps, cut.stages, positions, groups, steps, constants(form), cut.together, cut.rows,
-        cut.out, cut.depth, cut.stages,
+        dz_bwd_kernel, grid, cut.warps, cut.stages, positions, groups, steps, residual, constants(form),
+        constants(layout), cut.together, cut.rows, cut.out, cut.depth, cut.stages,
     )  # fmt: skip
     rows, columns = 32, min(128, power_of_two(form.inner_per_group))
     parts = cdiv(positions, rows)
@@ -350,29 +376,99 @@ def make_wide_plan(
 
 
 def _wide(grad, theta, z_weight, c, factors, grad_theta, grad_x, form: Form) -> tuple[Tensor, Tensor]:
-    (batch, positions, inner), groups = theta.shape, c.shape[1]
+    (batch, positions, inner), groups, layout = theta.shape, c.shape[1], find_layout(grad)
     cut, parts, write_dz, respond = make_wide_plan(
-        batch, positions, groups, theta.stride(1), grad_theta.stride(1), form,
+        batch, positions, groups, theta.stride(1), grad_theta.stride(1), grad_x is not None, form, layout,
         (grad.dtype, theta.dtype, grad_theta.dtype), hardware(theta.device).processors, theta.device,
     )  # fmt: skip
     dtype = torch.float32 if form.rescale else theta.dtype
-    dz = torch.empty_like(grad, dtype=dtype)
-    write_dz(
-        source(form.tma, theta, 1, cut.rows, cut.depth),
-        z_weight,
-        c,
-        factors,
-        source(form.tma, grad, 1, cut.rows, cut.out),
-        dz,
-    )
-    if grad_x is not None:
-        grad_x.copy_(grad)
+    dz = grad.new_empty(grad.shape, dtype=dtype)
+    theta_, grad_ = source(form.tma, theta, 1, cut.rows, cut.depth), map_source(layout, grad, cut.rows, cut.out)
+    write_dz(theta_, z_weight, c, factors, grad_, grad if grad_x is None else grad_x, dz)
     dz = dz.view(-1, groups, form.channels_per_group).transpose(0, 1)  # [G, B N, wide]
     dy = dz @ z_weight.view(groups, form.channels_per_group, form.inner_per_group).to(dtype)  # [G, B N, width]
     y = torch.empty_like(dy)
     grad_c = c.new_empty((batch, parts, form.terms, inner))
     respond(theta, c, dy, grad_theta, y, grad_c)
     return (dz.transpose(1, 2) @ y).float().flatten(0, 1), grad_c
+
+
+@triton.jit
+def weight_bwd_kernel(
+    grad,  # [B, N, I]
+    x,  # [B, N, C]
+    sums,  # [parts, I, C]
+    samples,
+    N,
+    I,  # noqa: E741
+    C,
+    each,  # tiles of positions in a part
+    precision: tl.constexpr,
+    tma: tl.constexpr,
+    layout,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """The weight's gradient over a part of all tiles of positions: ``grad.flatten(0, 1).T @ x.flatten(0, 1)``."""
+    across, tiles = tl.cdiv(C, COLUMNS), tl.cdiv(N, DEPTH)
+    row, column = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * COLUMNS
+    part = tl.program_id(1)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for tile in range(part * each, tl.minimum(part * each + each, samples * tiles)):
+        b, n = tile // tiles, tile % tiles * DEPTH
+        d = load_tile(grad, b, n, row, DEPTH, ROWS, tma)
+        total = tl.dot(d.T, load_map(x, b, n, column, layout, DEPTH, COLUMNS), total, input_precision=precision)
+    i, c = row + tl.arange(0, ROWS)[:, None], column + tl.arange(0, COLUMNS)[None, :]
+    tl.store(sums + (part.to(tl.int64) * I + i) * C + c, total, (i < I) & (c < C))
+
+
+def choose_weight_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
+    if dtype != torch.float32:
+        return Tile(128, 128, 64, 8, 4) if on.tma else Tile(128, 128, 32, 8, 3)
+    return Tile(32, 32, 32, 4, 2) if precision == "ieee" else Tile(64, 64, 32, 4, 3)
+
+
+@plan
+def make_weight_plan(
+    batch: int,
+    positions: int,
+    inner: int,
+    channels: int,
+    precision: str,
+    layout: Layout,
+    dtype: torch.dtype,
+    on: Hardware,
+    device: torch.device,  # noqa: ARG001
+) -> tuple[Tile, int, Launch]:
+    """Positions are shared out such that the last programs to run leave few processors idle."""
+    tile = choose_weight_tile(dtype, precision, on)
+    blocks, tiles = cdiv(inner, tile.rows) * cdiv(channels, tile.columns), batch * cdiv(positions, tile.depth)
+    parts = min(range(1, min(8, tiles) + 1), key=lambda parts: cdiv(blocks * parts, on.processors) / parts)
+    each = cdiv(tiles, parts)
+    parts = cdiv(tiles, each)
+    launch = Launch(
+        weight_bwd_kernel, (blocks, parts), tile.warps, tile.stages, batch, positions, inner, channels, each,
+        precision, on.tma, constants(layout), tile.rows, tile.columns, tile.depth,
+    )  # fmt: skip
+    return tile, parts, launch
+
+
+def weight_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of a weight [I, C] from those of X W^T [B, N, I] and X [B, N, C], in float32."""
+    if is_last(x):
+        a, b = grad.flatten(0, 1).t(), x.flatten(0, 1)
+        if a.is_cuda and a.dtype != torch.float32:
+            return torch.mm(a, b, out_dtype=torch.float32)
+        return a.float() @ b.float()
+    (batch, positions, channels), inner, on, layout = x.shape, grad.shape[2], hardware(x.device), find_layout(x)
+    tile, parts, launch = make_weight_plan(
+        batch, positions, inner, channels, precision(x), layout, x.dtype, on, x.device
+    )
+    sums = x.new_empty((parts, inner, channels), dtype=torch.float32)
+    grad_ = source(on.tma, grad, 1, tile.depth, tile.rows)
+    launch(grad_, map_source(layout, x, tile.depth, tile.columns), sums)
+    return sums.view(inner, channels) if parts == 1 else sums.sum(0)
 
 
 @plan

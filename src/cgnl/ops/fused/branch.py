@@ -19,9 +19,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Form, Launch, cdiv, constants, hardware, make_form, plan, power_of_two, precision, source
+from .launch import (
+    Form,
+    Launch,
+    Layout,
+    cdiv,
+    constants,
+    find_layout,
+    hardware,
+    make_form,
+    map_source,
+    plan,
+    power_of_two,
+    precision,
+    source,
+)
 from .series import value
-from .tiles import add, load_tile
+from .tiles import add, load_map, load_tile, store_inside
 
 
 @triton.jit
@@ -179,6 +193,7 @@ def apply_fwd_kernel(
     groups,
     steps,
     form,
+    layout,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -193,13 +208,11 @@ def apply_fwd_kernel(
     w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
     a = tl.load(scale + b * C + start + o, inside, 0.0)[None, :]
     d = tl.load(shift + b * C + start + o, inside, 0.0)[None, :]
-    r = tl.arange(0, ROWS)[:, None]
     for step in tl.range(0, steps, num_stages=STAGES):
         n = (part * steps + step) * ROWS
         z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
-        x = load_tile(residual, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
-        place = out + (b.to(tl.int64) * N + n) * C + start + r * C + o[None, :]
-        tl.store(place, add(x, z * a + d), (r < N - n) & inside[None, :])
+        x = load_map(residual, b, n, start + tl.min(o), layout, ROWS, OUT).to(tl.float32)
+        store_inside(out, b, n, start + tl.min(o), add(x, z * a + d), N, C, inside, layout, ROWS, OUT)
 
 
 @triton.jit
@@ -213,6 +226,7 @@ def gradient_sums_bwd_kernel(
     groups,
     steps,
     form,
+    layout,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
@@ -231,7 +245,7 @@ def gradient_sums_bwd_kernel(
         n = (part * steps + step) * ROWS
         z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
         # Zero beyond the last position.
-        do = load_tile(grad, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
+        do = load_map(grad, b, n, start + tl.min(o), layout, ROWS, OUT).to(tl.float32)
         plain += do
         along += do * (z - mean)
     out = sums + (b * tl.num_programs(1) + part) * C + start + o
@@ -295,6 +309,7 @@ def make_plan(
     positions: int,
     groups: int,
     form: Form,
+    layout: Layout | None,
     dtypes: tuple[torch.dtype, ...],
     programs: int,
     device: torch.device,  # noqa: ARG001
@@ -308,8 +323,8 @@ def make_plan(
     cut = choose_cut(form, groups, dtypes[-1], warps)
     grid, steps = choose_grid(cut, form, groups, batch, positions, waves, programs)
     launch = Launch(
-        run, grid, cut.warps, cut.stages, *sizes, steps, constants(form), cut.together, cut.rows, cut.out, cut.depth,
-        cut.stages,
+        run, grid, cut.warps, cut.stages, *sizes, steps, constants(form), *([constants(layout)] if layout else []),
+        cut.together, cut.rows, cut.out, cut.depth, cut.stages,
     )  # fmt: skip
     merge = None
     if kernel == "moments" and grid[1] > 1:
@@ -333,7 +348,7 @@ def moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float
     (batch, positions, _), groups, channels = theta.shape, c.shape[1], len(z_weight)
     form = make_form(z_weight, c, first, gamma, precision(theta))
     cut, parts, launch, merge = make_plan(
-        "moments", batch, positions, groups, form, (theta.dtype,), hardware(theta.device).processors, theta.device
+        "moments", batch, positions, groups, form, None, (theta.dtype,), hardware(theta.device).processors, theta.device
     )
     out = c.new_empty((2, batch, parts, channels))
     launch(source(form.tma, theta, 1, cut.rows, cut.depth), z_weight, c, out)
@@ -349,20 +364,14 @@ def apply(
 ) -> Tensor:
     """residual + (scale z + shift), [B, N, C]; scale and shift are [B, C]."""
     (batch, positions, _), groups = theta.shape, c.shape[1]
-    form = make_form(z_weight, c, first, gamma, precision(theta))
+    form, layout = make_form(z_weight, c, first, gamma, precision(theta)), find_layout(residual)
     cut, _, launch, _ = make_plan(
-        "apply",
-        batch,
-        positions,
-        groups,
-        form,
-        (theta.dtype, residual.dtype),
-        hardware(theta.device).processors,
-        theta.device,
-    )
+        "apply", batch, positions, groups, form, layout, (theta.dtype, residual.dtype),
+        hardware(theta.device).processors, theta.device,
+    )  # fmt: skip
     out = torch.empty_like(residual)
     theta_ = source(form.tma, theta, 1, cut.rows, cut.depth)
-    launch(theta_, z_weight, c, scale, shift, source(form.tma, residual, 1, cut.rows, cut.out), out)
+    launch(theta_, z_weight, c, scale, shift, map_source(layout, residual, cut.rows, cut.out), out)
     return out
 
 
@@ -371,18 +380,12 @@ def gradient_sums(
 ) -> Tensor:
     """Sums over the positions of each sample of dO, and of dO (z - mean). [2, B, C]"""
     (batch, positions, _), groups, channels = theta.shape, c.shape[1], len(z_weight)
-    form = make_form(z_weight, c, first, gamma, precision(theta))
+    form, layout = make_form(z_weight, c, first, gamma, precision(theta)), find_layout(grad)
     cut, parts, launch, _ = make_plan(
-        "gradient_sums", batch, positions, groups, form, (theta.dtype, grad.dtype), hardware(theta.device).processors,
-        theta.device,
+        "gradient_sums", batch, positions, groups, form, layout, (theta.dtype, grad.dtype),
+        hardware(theta.device).processors, theta.device,
     )  # fmt: skip
     out = c.new_empty((2, batch, parts, channels))
-    launch(
-        source(form.tma, theta, 1, cut.rows, cut.depth),
-        z_weight,
-        c,
-        means,
-        source(form.tma, grad, 1, cut.rows, cut.out),
-        out,
-    )
+    theta_ = source(form.tma, theta, 1, cut.rows, cut.depth)
+    launch(theta_, z_weight, c, means, map_source(layout, grad, cut.rows, cut.out), out)
     return out.sum(2) if parts > 1 else out.view(2, batch, channels)

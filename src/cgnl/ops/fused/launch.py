@@ -50,6 +50,16 @@ class Tile(NamedTuple):
     """Programs for each processor, in kernels that take one tile after another."""
 
 
+class Layout(NamedTuple):
+    """How maps [B, N, C] lie in memory, and how kernels read them."""
+
+    last: bool
+    """Whether channels come last in memory, and not positions."""
+    tma: bool
+    step: int
+    """A power of two that divides the number of positions."""
+
+
 class Form(NamedTuple):
     """What of a block is known before its kernels are compiled."""
 
@@ -99,9 +109,21 @@ def make_form(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float, 
     return Form(width, channels // groups, first, terms, gamma, dot, rescale, precision, tma)
 
 
-def constants(form: Form) -> Form:
-    """The form as kernels take it: ``form.dot`` and the others are known when they are compiled."""
-    return Form._make(map(tl.constexpr, form))
+def constants(values: Any) -> Any:
+    """A named tuple as kernels take it: ``form.dot`` and the others are known when they are compiled."""
+    return values._make(map(tl.constexpr, values))
+
+
+def find_layout(*maps: Tensor) -> Layout:
+    """Of maps [B, N, C] that lie in memory alike. The hardware copies rows that begin at multiples of 16 bytes."""
+    positions, last = maps[0].shape[1], is_last(maps[0])
+    tma = hardware(maps[0].device).tma and (last or all(positions * t.element_size() % 16 == 0 for t in maps))
+    return Layout(last, tma, 1 if last else math.gcd(positions, 16))
+
+
+def is_last(rows: Tensor) -> bool:
+    """Whether channels come last in the memory of [B, N, C]."""
+    return rows.stride(2) == 1
 
 
 def precision(x: Tensor) -> str:
@@ -112,18 +134,24 @@ def precision(x: Tensor) -> str:
     return "tf32x3" if x.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "ieee"
 
 
-def flatten_rows(x: Tensor) -> Tensor:
-    """[B, N, C] -> [B N, C], nothing copied."""
-    return x.view(-1, x.shape[-1])
+def project(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+    """X W^T, [B, N, I], of a map and a weight [I, C]. Nothing is copied: cuBLAS takes X as it lies."""
+    if not is_last(x):
+        return torch.bmm(x, weight.t().expand(x.shape[0], -1, -1), out=out)
+    flat = None if out is None else out.view(-1, weight.shape[0])
+    return torch.mm(x.view(-1, x.shape[2]), weight.t(), out=flat).view(*x.shape[:2], -1)
 
 
 class Descriptor(TensorDescriptor):
     """A tensor that the hardware copies tile by tile, with zeros beyond its edges."""
 
-    def __init__(self, tensor: Tensor, tile: list[int]):
+    def __init__(self, tensor: Tensor, tile: list[int], shape: list[int] | None = None):
         # Not the dataclass's own: its checks take longer than a launch, and hold for all tensors of a plan.
-        self.base, self.shape, self.strides = tensor, list(tensor.shape), list(tensor.stride())
-        self.block_shape, self.padding = tile, "zero"
+        self.base, self.block_shape, self.padding = tensor, tile, "zero"
+        if shape is None:
+            self.shape, self.strides = list(tensor.shape), list(tensor.stride())
+        else:  # dense, whatever axes of one element say
+            self.shape, self.strides = shape, [shape[1] * shape[2], shape[2], 1]
 
 
 class Pointers(NamedTuple):
@@ -139,11 +167,28 @@ class Pointers(NamedTuple):
 
 
 def source(tma: bool, tensor: Tensor, *tile: int) -> Descriptor | Pointers:
-    """[M, C] or [B, N, C], for ``load_rows``, ``load_tile`` and ``store_rows`` to read or write by such tiles."""
+    """[M, C] or [B, N, C], for ``load_rows`` and ``load_tile`` to read by such tiles."""
     if tma:
         return Descriptor(tensor, list(tile))
     rows, columns = tensor.shape[-2:]
     return Pointers(tensor, rows, columns, tensor.stride(-2), tensor.stride(0) if tensor.ndim == 3 else 0)
+
+
+def lay_out(layout: Layout, batch: int, positions: int) -> tuple[int, int]:
+    """Samples and their length as kernels see them that take all samples as one where channels come last."""
+    return (1, batch * positions) if layout.last else (batch, positions)
+
+
+def map_source(layout: Layout, tensor: Tensor, rows: int, columns: int, flat: bool = False) -> Descriptor | Pointers:
+    """A map, for ``load_map`` and ``store_map``; ``flat`` if kernels see all samples as one (``lay_out``)."""
+    batch, positions, channels = tensor.shape
+    if flat:
+        batch, positions = lay_out(layout, batch, positions)
+    if not layout.tma:
+        return Pointers(tensor, positions, channels, 0)
+    if layout.last:
+        return Descriptor(tensor, [1, rows, columns], [batch, positions, channels])
+    return Descriptor(tensor, [1, columns, rows], [batch, channels, positions])
 
 
 def aligned(tensor: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from .attention import coefficients
-from .backward import branch_backward, factors_backward
+from .backward import branch_backward, factors_backward, weight_backward
 from .batchnorm import backward, standardise
 from .branch import apply, gradient_sums, moments
-from .launch import aligned
+from .launch import aligned, is_last, project
 from .output import composes, output, wide_output
 
 _library = torch.library.Library("cgnl", "FRAGMENT")
@@ -50,13 +50,12 @@ def _backward(
 
         grad_, x_, dx_, theta_ = part(grad), part(x), part(dx), theta if theta is None else part(theta)
         c_, factors_, coefficient_ = aligned(part(c)), part(factors, 1).contiguous(), part(coefficient)
-        rows, out = x_.flatten(0, 1), dx_.flatten(0, 1)  # [B N, C]
-        flat = x.new_empty((rows.shape[0], 3 * inner))  # [B N, 3 I]
-        new_theta, phi, g = flat.view(*x_.shape[:2], -1).split(inner, 2)
+        flat = x.new_empty((*x_.shape[:2], 3 * inner))  # [B, N, 3 I]
+        new_theta, phi, g = flat.split(inner, 2)
         if theta_ is None:
-            torch.mm(rows, weight.t(), out=flat)
+            project(x_, weight, flat)
         else:
-            torch.mm(rows, weight.narrow(0, inner, 2 * inner).t(), out=flat.narrow(1, inner, 2 * inner))
+            project(x_, weight.narrow(0, inner, 2 * inner), flat.narrow(2, inner, 2 * inner))
         old_theta = new_theta if theta_ is None else theta_
         before = old_theta.clone() if constant and theta_ is None else old_theta
         dz, dc = branch_backward(
@@ -69,8 +68,12 @@ def _backward(
         if squares is not None:
             new_theta.add_((2 * squares).repeat_interleave(inner // c.shape[1], 1).unsqueeze(1) * before)
         factors_backward(phi, g, aligned(ds), squares, first, gamma)
-        torch.addmm(out, flat, weight, beta=1 if residual else 0, out=out)
-        dw = _product(flat.t(), rows)
+        if is_last(x):
+            out = dx_.flatten(0, 1)
+            torch.addmm(out, flat.flatten(0, 1), weight, beta=1 if residual else 0, out=out)
+        else:
+            dx_.baddbmm_(flat, weight.expand(len(x_), -1, -1), beta=1 if residual else 0)
+        dw = weight_backward(flat, x_)
         total = dw if total is None else total.add_(dw)
         del flat, new_theta, old_theta, before, phi, g, dz, dw  # before the next part takes as much
     assert total is not None
@@ -101,13 +104,6 @@ def _sums_backward(
     if not constant or beta is None:
         return ds, None
     return ds * beta, -constant * (c * dc).sum(2)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """A matrix product in float32."""
-    if a.is_cuda and a.dtype != torch.float32:
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return a.float() @ b.float()
 
 
 def _define(schema: str, function: Callable) -> Callable:
