@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -167,8 +166,7 @@ def test_weight_backward_is_the_product(processors, batch, positions, inner, cha
 
 
 def test_weight_backward_shares_positions_out():
-    on = launch.Hardware(132, True, 227)
-    layout = launch.Layout(False, True, 16)
-    plan: Any = backward.make_weight_plan
-    tile, parts, run = plan(16, 784, 1536, 1024, "tf32x3", layout, torch.bfloat16, on, torch.device("cpu"))
+    on, half = launch.Hardware(132, True, 227), torch.bfloat16
+    case = launch.make_case(16, 784, 1024, 1536, 1, 1, 1, 0.0, half, half, False, "tf32x3", on, torch.device("cpu"))
+    tile, parts, run = backward.make_weight_plan(case)
     assert run.grid == (1536 // tile.rows * 1024 // tile.columns, parts) == (96, 4)

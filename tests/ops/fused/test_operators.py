@@ -16,7 +16,7 @@ def arguments() -> dict[str, tuple]:
     projection, z = weight[:INNER], draw(CHANNELS, WIDTH)
     c, each, vector = draw(BATCH, GROUPS, 3), draw(BATCH, CHANNELS), draw(CHANNELS)
     moments, p = draw(2, BATCH, CHANNELS).square(), draw(CHANNELS).square()
-    factors = draw(3, BATCH, CHANNELS)
+    factors, standard, found = draw(BATCH, 3, CHANNELS), draw(3, BATCH, CHANNELS), draw(3, CHANNELS)
     backward = (weight, z, c, factors, draw(BATCH, GROUPS), 0, [1.0, 0.5, 0.2], 0.0)
     return {
         "fused_coefficients": (x, weight[INNER:].view(2, INNER, CHANNELS), GROUPS, 0, [1.0, 0.5, 0.2], 0.1),
@@ -24,10 +24,10 @@ def arguments() -> dict[str, tuple]:
         "fused_output without a norm": (x, rows, projection, z, None, c, [], 0.0, 1, 0.1),
         "fused_wide_output": (*draw(2, 2, 9, 256), draw(136, 256), draw(256, 136), draw(2, 1, 1), [], 0.0),
         "fused_moments": (theta, z, c, 0, 0.1),
-        "fused_apply": (rows, theta, z, c, each, each, 0, 0.1),
+        "fused_apply": (rows, theta, z, c, standard, 0, 0.1),
         "fused_gradient_sums": (rows, theta, z, c, each, 0, 0.1),
         "fused_batch_norm": (moments, c, vector, vector, vector, POSITIONS, 1e-5, 0, False),
-        "fused_batch_norm_backward": (moments, moments, c, vector, vector, p, each, POSITIONS, 0, False),
+        "fused_batch_norm_backward": (moments, moments, c, vector, vector, standard, found, POSITIONS, 0, False),
         "fused_backward": (rows, x, theta, *backward, 0.0, None, True),
         "fused_backward recomputing": (rows, x, None, *backward, 0.1, draw(BATCH, GROUPS, 1), False),
     }

@@ -14,19 +14,16 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import (
+    Case,
     Hardware,
     Launch,
-    Layout,
     Tile,
     cdiv,
     constants,
-    find_layout,
-    hardware,
-    lay_out,
+    find_case,
     map_source,
     plan,
     power_of_two,
-    precision,
     source,
 )
 from .series import envelope
@@ -43,12 +40,7 @@ def power_sums_fwd_kernel(
     C,
     I,  # noqa: E741
     unit: tl.constexpr,
-    first: tl.constexpr,
-    terms: tl.constexpr,
-    gamma: tl.constexpr,
-    input_precision: tl.constexpr,
-    tma: tl.constexpr,
-    layout,
+    form,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -66,23 +58,23 @@ def power_sums_fwd_kernel(
     units: tl.constexpr = COLUMNS // unit
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         column = (tile % across) * COLUMNS
-        b, n = find_tile(tile // across, length, layout, ROWS)
+        b, n = find_tile(tile // across, length, form, ROWS)
         both = tl.zeros((ROWS, 2 * COLUMNS), tl.float32)
         for k in range(0, C, DEPTH):
-            w = load_pair(weight, column, k, COLUMNS, DEPTH, tma)
-            both = tl.dot(load_map(x, b, n, k, layout, ROWS, DEPTH), w.T, both, input_precision=input_precision)
+            w = load_pair(weight, column, k, COLUMNS, DEPTH, form.tma)
+            both = tl.dot(load_map(x, b, n, k, form, ROWS, DEPTH), w.T, both, input_precision=form.precision)
         phi, g = halves(both, ROWS, COLUMNS)
-        if gamma > 0:
-            g *= envelope(phi, gamma)
+        if form.gamma > 0:
+            g *= envelope(phi, form.gamma)
         r = n + tl.arange(0, ROWS)
         u = column // unit + tl.arange(0, units)
-        out = sums + ((b.to(tl.int64) * length + r)[:, None] * (I // unit) + u[None, :]) * terms
+        out = sums + ((b.to(tl.int64) * length + r)[:, None] * (I // unit) + u[None, :]) * form.terms
         ok = (r[:, None] < length) & (u[None, :] < I // unit)
-        for p in tl.static_range(first + terms):
+        for p in tl.static_range(form.first + form.terms):
             if p > 0:
                 g *= phi
-            if p >= first:
-                tl.store(out + (p - first), tl.sum(tl.reshape(g, (ROWS, units, unit)), 2), mask=ok)
+            if p >= form.first:
+                tl.store(out + (p - form.first), tl.sum(tl.reshape(g, (ROWS, units, unit)), 2), mask=ok)
 
 
 @triton.jit
@@ -131,52 +123,35 @@ class Plan(NamedTuple):
 
 
 @plan
-def make_plan(
-    batch: int,
-    positions: int,
-    channels: int,
-    inner: int,
-    groups: int,
-    first: int,
-    alphas: tuple[float, ...],
-    gamma: float,
-    dtype: torch.dtype,
-    precision: str,
-    layout: Layout,
-    on: Hardware,
-    device: torch.device,  # noqa: ARG001
-    tile: Tile | None = None,
-) -> Plan:
-    tile = tile or choose_tile(dtype, precision, on)
-    width, terms = inner // groups, len(alphas)
-    samples, length = lay_out(layout, batch, positions)
-    unit = min(math.gcd(width, 1 << 30), tile.columns)  # the largest power of two in a group's width
-    units = width // unit
+def make_plan(case: Case, alphas: tuple[float, ...], tile: Tile | None) -> Plan:
+    form, terms = case.form, case.form.terms
+    tile = tile or choose_tile(case.dtype, form.precision, case.on)
+    unit = min(math.gcd(form.inner_per_group, 1 << 30), tile.columns)  # the largest power of two in a group's width
+    units, (samples, length) = form.inner_per_group // unit, case.runs
     across = power_of_two(units * terms, 1)
-    tiles = samples * cdiv(length, tile.rows) * cdiv(inner, tile.columns)
+    tiles = samples * cdiv(length, tile.rows) * cdiv(case.inner, tile.columns)
     power_sums = Launch(
-        power_sums_fwd_kernel, (min(tiles, tile.resident * on.processors),), tile.warps, tile.stages, samples, length,
-        channels, inner, unit, first, terms, gamma, precision, on.tma, constants(layout), tile.rows, tile.columns,
+        power_sums_fwd_kernel, (min(tiles, tile.resident * case.on.processors),), tile.warps, tile.stages, samples,
+        length, case.channels, case.inner, unit, constants(form), tile.rows, tile.columns,
         tile.depth,
     )  # fmt: skip
     total = Launch(
-        total_fwd_kernel, (batch, groups), 4, 1, positions, units, alphas, terms, max(1, 1024 // across), across
-    )
-    return Plan(tile, inner // unit, power_sums, total)
+        total_fwd_kernel, (case.batch, case.groups), 4, 1, case.positions, units, alphas, terms,
+        max(1, 1024 // across), across,
+    )  # fmt: skip
+    return Plan(tile, case.inner // unit, power_sums, total)
 
 
 def coefficients(
     x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float, tile: Tile | None = None
 ) -> Tensor:
     """alpha_p^2 (Phi^T g)_p, [B, G, K], for x [B, N, C] and the weights of phi and g [2, I, C]."""
-    (batch, positions, channels), layout, on = x.shape, find_layout(x), hardware(x.device)
-    tile, units, power_sums, total = make_plan(
-        batch, positions, channels, weight.shape[1], groups, first, tuple(alphas), gamma, x.dtype, precision(x),
-        layout, on, x.device, tile,
-    )  # fmt: skip
-    sums = x.new_empty((batch * positions, units, len(alphas)), dtype=torch.float32)
-    out = x.new_empty((batch, groups, len(alphas)), dtype=torch.float32)
-    w = source(on.tma, weight, 2, tile.columns, tile.depth)
-    power_sums(map_source(layout, x, tile.rows, tile.depth, flat=True), w, sums)
+    (_, inner, channels), terms = weight.shape, len(alphas)
+    case = find_case(x, channels, inner, groups, first, terms, gamma)
+    tile, units, power_sums, total = make_plan(case, tuple(alphas), tile)
+    sums = x.new_empty((case.batch * case.positions, units, terms), dtype=torch.float32)
+    out = x.new_empty((case.batch, groups, terms), dtype=torch.float32)
+    w = source(case.on.tma, weight, 2, tile.columns, tile.depth)
+    power_sums(map_source(case, x, tile.rows, tile.depth, flat=True), w, sums)
     total(sums, out)
     return out

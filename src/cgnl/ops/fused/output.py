@@ -14,22 +14,17 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import (
-    Form,
+    Case,
     Hardware,
     Launch,
-    Layout,
     Tile,
     cdiv,
     constants,
-    find_layout,
-    hardware,
+    find_case,
     is_dot,
-    lay_out,
-    make_form,
     map_source,
     plan,
     power_of_two,
-    precision,
     project,
     source,
 )
@@ -39,7 +34,7 @@ from .tiles import add, find_tile, halves, load_map, load_rows, load_tile, store
 
 @triton.jit
 def write(z, c_0, b, n, start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
-          normed: tl.constexpr, form, layout, ROWS: tl.constexpr, OUT: tl.constexpr):  # fmt: skip
+          normed: tl.constexpr, form, ROWS: tl.constexpr, OUT: tl.constexpr):  # fmt: skip
     """X + norm(z) at OUT channels from ``start`` on; z [ROWS, OUT] still lacks the p = 0 term."""
     channel = start + tl.arange(0, OUT)[None, :]
     inside = channel < C
@@ -48,15 +43,15 @@ def write(z, c_0, b, n, start, row_sums, mean, variance, weight, bias, residual,
     if normed:
         scale = tl.load(weight + channel, inside, 0.0) * tl.rsqrt(tl.load(variance + channel, inside, 1.0) + eps)
         z = (z - tl.load(mean + channel, inside, 0.0)) * scale + tl.load(bias + channel, inside, 0.0)
-    x = load_map(residual, b, n, start, layout, ROWS, OUT).to(tl.float32)
-    store_map(out, b, n, start, add(x, z), layout, ROWS, OUT)
+    x = load_map(residual, b, n, start, form, ROWS, OUT).to(tl.float32)
+    store_map(out, b, n, start, add(x, z), form, ROWS, OUT)
 
 
 @triton.jit
-def find_samples(b, n, length, N, layout, ROWS: tl.constexpr):
+def find_samples(b, n, length, N, form, ROWS: tl.constexpr):
     """The sample of each row of a tile, and whether there is one. [ROWS]"""
     r = n + tl.arange(0, ROWS)
-    return (r // N if layout.last else b + r * 0), r < length
+    return (r // N if form.last else b + r * 0), r < length
 
 
 @triton.jit
@@ -81,7 +76,6 @@ def write_group(
     eps,
     normed: tl.constexpr,
     form,
-    layout,
     ROWS: tl.constexpr,
     SLOT: tl.constexpr,
     OUT: tl.constexpr,
@@ -90,7 +84,7 @@ def write_group(
     width: tl.constexpr = form.inner_per_group
     wide: tl.constexpr = form.channels_per_group
     i = tl.arange(0, SLOT)[:, None]
-    sample, present = find_samples(b, n, length, N, layout, ROWS)
+    sample, present = find_samples(b, n, length, N, form, ROWS)
     present = present & (sample * 0 + group < groups)
     c = coefficients + (sample * groups + group) * form.terms  # [ROWS]
     c_0 = tl.load(c, present, 0.0)[:, None]  # for the dot kernel the only one
@@ -111,7 +105,7 @@ def write_group(
         if form.rescale:
             z *= top
         write(z, c_0, b, n, group * wide + start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
-              normed, form, layout, ROWS, OUT)  # fmt: skip
+              normed, form, ROWS, OUT)  # fmt: skip
 
 
 @triton.jit
@@ -134,7 +128,6 @@ def output_fwd_kernel(
     eps,
     normed: tl.constexpr,
     form,
-    layout,
     together: tl.constexpr,
     ROWS: tl.constexpr,
     SLOT: tl.constexpr,
@@ -150,21 +143,19 @@ def output_fwd_kernel(
     """
     across = tl.cdiv(groups, together)
     group = tl.program_id(0) % across * together
-    b, n = find_tile(tl.program_id(0) // across, length, layout, ROWS)
+    b, n = find_tile(tl.program_id(0) // across, length, form, ROWS)
     rest = (row_sums, mean, variance, weight, bias, residual, out, C, eps)
     theta = tl.zeros((ROWS, together * SLOT), tl.float32)
     for k in range(0, C, DEPTH):
         w = load_rows(theta_weight, group * form.inner_per_group, k, together * SLOT, DEPTH, form.tma)
-        theta = tl.dot(load_map(x, b, n, k, layout, ROWS, DEPTH), w.T, theta, input_precision=form.precision)
+        theta = tl.dot(load_map(x, b, n, k, form, ROWS, DEPTH), w.T, theta, input_precision=form.precision)
     if together == 1:
-        write_group(theta, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, layout, ROWS,
-                    SLOT, OUT)  # fmt: skip
+        write_group(theta, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
     else:
         one, two = halves(theta, ROWS, SLOT)
-        write_group(one, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, layout, ROWS,
-                    SLOT, OUT)  # fmt: skip
-        write_group(two, group + 1, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, layout, ROWS,
-                    SLOT, OUT)  # fmt: skip
+        write_group(one, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
+        group += 1
+        write_group(two, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
 
 
 @triton.jit
@@ -190,7 +181,6 @@ def wide_output_fwd_kernel(
     composed: tl.constexpr,
     sized: tl.constexpr,
     form,
-    layout,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -206,23 +196,23 @@ def wide_output_fwd_kernel(
     rest = (mean, mean, variance, weight, bias, residual, out, C, eps)
     for tile in tl.range(tl.program_id(0), samples * tl.cdiv(length, ROWS) * across, tl.num_programs(0)):
         start = tile % across * (2 * OUT)
-        b, n = find_tile(tile // across, length, layout, ROWS)
+        b, n = find_tile(tile // across, length, form, ROWS)
         group = start // form.channels_per_group
         z = tl.zeros((ROWS, 2 * OUT), tl.float32)
         for k in range(0, K, DEPTH):
             w = load_rows(product, start, k, 2 * OUT, DEPTH, form.tma)
             if composed:
-                a = load_map(operand, b, n, k, layout, ROWS, DEPTH)
+                a = load_map(operand, b, n, k, form, ROWS, DEPTH)
             else:
                 a = load_tile(operand, b, n, group * K + k, ROWS, DEPTH, form.tma)
             z = tl.dot(a, w.T, z, input_precision=form.precision)
-        sample, present = find_samples(b, n, length, N, layout, ROWS)
+        sample, present = find_samples(b, n, length, N, form, ROWS)
         z *= tl.load(coefficients + sample * groups + group, present, 0.0)[:, None]
         if sized:
             z *= tl.load(sizes + start + tl.arange(0, 2 * OUT))[None, :]
         left, right = halves(z, ROWS, OUT)
-        write(left, 0.0, b, n, start, *rest, normed, form, layout, ROWS, OUT)
-        write(right, 0.0, b, n, start + OUT, *rest, normed, form, layout, ROWS, OUT)
+        write(left, 0.0, b, n, start, *rest, normed, form, ROWS, OUT)
+        write(right, 0.0, b, n, start + OUT, *rest, normed, form, ROWS, OUT)
 
 
 OUT = 64
@@ -246,30 +236,17 @@ class Plan(NamedTuple):
 
 
 @plan
-def make_plan(
-    batch: int,
-    positions: int,
-    channels: int,
-    groups: int,
-    form: Form,
-    eps: float,
-    normed: bool,
-    dtype: torch.dtype,
-    residual_dtype: torch.dtype,  # noqa: ARG001
-    layout: Layout,
-    on: Hardware,
-    device: torch.device,  # noqa: ARG001
-    tile: Tile | None = None,
-) -> Plan:
-    tile = tile or choose_tile(dtype, form.precision, on)
+def make_plan(case: Case, eps: float, normed: bool, tile: Tile | None) -> Plan:
+    form = case.form
+    tile = tile or choose_tile(case.dtype, form.precision, case.on)
     slot = power_of_two(form.inner_per_group)
     together = max(1, min(2, tile.columns // slot)) if slot == form.inner_per_group else 1
     block = min(OUT, math.gcd(form.channels_per_group, 1 << 30))  # a power of two that divides a group
-    samples, length = lay_out(layout, batch, positions)
-    grid = (samples * cdiv(length, tile.rows) * cdiv(groups, together),)
+    samples, length = case.runs
+    grid = (samples * cdiv(length, tile.rows) * cdiv(case.groups, together),)
     launch = Launch(
-        output_fwd_kernel, grid, tile.warps, tile.stages, length, positions, channels, groups, eps, normed,
-        constants(form), constants(layout), together, tile.rows, slot, tile.depth, block,
+        output_fwd_kernel, grid, tile.warps, tile.stages, length, case.positions, case.channels, case.groups, eps,
+        normed, constants(form), together, tile.rows, slot, tile.depth, block,
     )  # fmt: skip
     return Plan(tile, slot, together, block, launch)
 
@@ -288,22 +265,19 @@ def output(
     tile: Tile | None = None,
 ) -> Tensor:
     """residual + norm(W_z y) for x [B, N, C]; norm is its mean, variance, weight and bias, each [C], or nothing."""
-    batch, positions, channels = x.shape
-    form, layout = make_form(z_weight, coefficients, first, gamma, precision(x)), find_layout(x, residual)
-    tile, slot, together, block, launch = make_plan(
-        batch, positions, channels, coefficients.shape[1], form, eps, bool(norm), x.dtype, residual.dtype, layout,
-        hardware(x.device), x.device, tile,
-    )  # fmt: skip
+    (inner, channels), (_, groups, terms) = theta.shape, coefficients.shape
+    case = find_case(x, channels, inner, groups, first, terms, gamma, residual)
+    tile, slot, together, block, launch = make_plan(case, eps, bool(norm), tile)
     out = torch.empty_like(residual)
     launch(
-        map_source(layout, x, tile.rows, tile.depth, flat=True),
-        source(form.tma, theta, together * slot, tile.depth),
+        map_source(case, x, tile.rows, tile.depth, flat=True),
+        source(case.on.tma, theta, together * slot, tile.depth),
         z_weight,
         coefficients,
         coefficients if row_sums is None else row_sums,
         *(norm or [coefficients] * 4),
-        map_source(layout, residual, tile.rows, block, flat=True),
-        map_source(layout, out, tile.rows, block, flat=True),
+        map_source(case, residual, tile.rows, block, flat=True),
+        map_source(case, out, tile.rows, block, flat=True),
     )
     return out
 
@@ -333,27 +307,12 @@ WIDE = Tile(rows=128, columns=2 * OUT, depth=64, warps=4, stages=3, resident=2)
 
 
 @plan
-def make_wide_plan(
-    batch: int,
-    positions: int,
-    channels: int,
-    depth: int,
-    groups: int,
-    eps: float,
-    normed: bool,
-    composed: bool,
-    sized: bool,
-    form: Form,
-    layout: Layout,
-    dtypes: tuple[torch.dtype, torch.dtype],  # noqa: ARG001
-    programs: int,
-    device: torch.device,  # noqa: ARG001
-) -> Launch:
-    samples, length = lay_out(layout, batch, positions)
-    tiles = samples * cdiv(length, WIDE.rows) * (channels // WIDE.columns)
+def make_wide_plan(case: Case, depth: int, eps: float, normed: bool, composed: bool, sized: bool) -> Launch:
+    samples, length = case.runs
+    tiles = samples * cdiv(length, WIDE.rows) * (case.channels // WIDE.columns)
     return Launch(
-        wide_output_fwd_kernel, (min(tiles, WIDE.resident * programs),), WIDE.warps, WIDE.stages, samples, length,
-        positions, channels, depth, groups, eps, normed, composed, sized, constants(form), constants(layout),
+        wide_output_fwd_kernel, (min(tiles, WIDE.resident * case.on.processors),), WIDE.warps, WIDE.stages, samples,
+        length, case.positions, case.channels, depth, case.groups, eps, normed, composed, sized, constants(case.form),
         WIDE.rows, OUT, WIDE.depth,
     )  # fmt: skip
 
@@ -368,27 +327,23 @@ def wide_output(
     eps: float,
 ) -> Tensor:
     """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``output``."""
-    (batch, positions, channels), groups = x.shape, coefficients.shape[1]
-    form, layout = make_form(z_weight, coefficients, 1, 0.0, precision(x)), find_layout(x, residual)
-    if composed := composes(channels, theta.shape[0], form.inner_per_group):
+    (inner, channels), groups = theta.shape, coefficients.shape[1]
+    case = find_case(x, channels, inner, groups, 1, 1, 0.0, residual)
+    product, sizes = z_weight, None
+    if composed := composes(channels, inner, inner // groups):
         product, sizes = compose(z_weight, theta, groups)
-        operand = map_source(layout, x, WIDE.rows, WIDE.depth, flat=True)
+        operand = map_source(case, x, WIDE.rows, WIDE.depth, flat=True)
     else:
-        product, sizes = z_weight, None
-        inner = project(x, theta).view(*lay_out(layout, batch, positions), -1)
-        operand = source(form.tma, inner, 1, WIDE.rows, WIDE.depth)
-    launch = make_wide_plan(
-        batch, positions, channels, product.shape[1], groups, eps, bool(norm), composed, sizes is not None, form,
-        layout, (x.dtype, residual.dtype), hardware(x.device).processors, x.device,
-    )  # fmt: skip
+        operand = source(case.on.tma, project(x, theta).view(*case.runs, -1), 1, WIDE.rows, WIDE.depth)
+    launch = make_wide_plan(case, product.shape[1], eps, bool(norm), composed, sizes is not None)
     out = torch.empty_like(residual)
     launch(
         operand,
-        source(form.tma, product, WIDE.columns, WIDE.depth),
+        source(case.on.tma, product, WIDE.columns, WIDE.depth),
         coefficients if sizes is None else sizes,
         coefficients,
         *(norm or [coefficients] * 4),
-        map_source(layout, residual, WIDE.rows, OUT, flat=True),
-        map_source(layout, out, WIDE.rows, OUT, flat=True),
+        map_source(case, residual, WIDE.rows, OUT, flat=True),
+        map_source(case, out, WIDE.rows, OUT, flat=True),
     )
     return out

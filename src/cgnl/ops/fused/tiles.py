@@ -1,7 +1,7 @@
 """How kernels read and write tiles: copied by the hardware from descriptors, or element by element through pointers.
 
 Either way, a tile is zero beyond the tensor's edges, and what lies there is not written. A *map* is X or whatever has
-its shape: [B, N, C], dense, with channels or positions last in memory as its ``Layout`` says. Tiles of it are
+its shape: [B, N, C], dense, with channels or positions last in memory as the ``Form`` says. Tiles of it are
 [ROWS, COLUMNS], positions by channels, in both.
 """
 
@@ -37,9 +37,9 @@ def load_tile(source, b, n, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, t
 
 
 @triton.jit
-def find_tile(index, length, layout, ROWS: tl.constexpr):
+def find_tile(index, length, form, ROWS: tl.constexpr):
     """The sample and the first position of a tile. Where channels come last, all samples are read as a single one."""
-    if layout.last:
+    if form.last:
         b, n = index * 0, index * ROWS
     else:
         each = tl.cdiv(length, ROWS)
@@ -48,32 +48,32 @@ def find_tile(index, length, layout, ROWS: tl.constexpr):
 
 
 @triton.jit
-def find_elements(b, n, column, N, C, layout, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def find_elements(b, n, column, N, C, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Where the elements of a map's tile lie. [ROWS, COLUMNS]"""
     r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    if layout.last:
+    if form.last:
         place = (b.to(tl.int64) * N + n) * C + column + r * C + c
     else:
-        length = N // layout.step * layout.step  # N itself: the compiler sees how many neighbours it may take at once
+        length = N // form.step * form.step  # N itself: the compiler sees how many neighbours it may take at once
         place = (b.to(tl.int64) * C + column) * length + n + c * length + r
     return place
 
 
 @triton.jit
-def are_inside(n, column, N, C, layout, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def are_inside(n, column, N, C, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Which elements of a map's tile exist. [ROWS, COLUMNS]"""
     r, c = n + tl.arange(0, ROWS)[:, None], column + tl.arange(0, COLUMNS)[None, :]
-    return (r < N // layout.step * layout.step) & (c < C)
+    return (r < N // form.step * form.step) & (c < C)
 
 
 @triton.jit
-def load_map(source, b, n, column, layout, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def load_map(source, b, n, column, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Of sample b, from position n on. [ROWS, COLUMNS]"""
-    if not layout.tma:
-        place = find_elements(b, n, column, source.rows, source.columns, layout, ROWS, COLUMNS)
-        inside = are_inside(n, column, source.rows, source.columns, layout, ROWS, COLUMNS)
+    if not form.map_tma:
+        place = find_elements(b, n, column, source.rows, source.columns, form, ROWS, COLUMNS)
+        inside = are_inside(n, column, source.rows, source.columns, form, ROWS, COLUMNS)
         tile = tl.load(source.base + place, inside, 0.0)
-    elif layout.last:
+    elif form.last:
         tile = source.load([b, n, column]).reshape(ROWS, COLUMNS)
     else:
         tile = source.load([b, column, n]).reshape(COLUMNS, ROWS).T
@@ -81,13 +81,13 @@ def load_map(source, b, n, column, layout, ROWS: tl.constexpr, COLUMNS: tl.const
 
 
 @triton.jit
-def store_map(target, b, n, column, tile, layout, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def store_map(target, b, n, column, tile, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """To sample b, from position n on, in the map's dtype."""
-    if not layout.tma:
-        place = find_elements(b, n, column, target.rows, target.columns, layout, ROWS, COLUMNS)
-        inside = are_inside(n, column, target.rows, target.columns, layout, ROWS, COLUMNS)
+    if not form.map_tma:
+        place = find_elements(b, n, column, target.rows, target.columns, form, ROWS, COLUMNS)
+        inside = are_inside(n, column, target.rows, target.columns, form, ROWS, COLUMNS)
         tl.store(target.base + place, tile.to(target.base.dtype.element_ty), inside)
-    elif layout.last:
+    elif form.last:
         target.store([b, n, column], tile.to(target.dtype).reshape(1, ROWS, COLUMNS))
     else:
         target.store([b, column, n], tile.to(target.dtype).T.reshape(1, COLUMNS, ROWS))
@@ -107,10 +107,10 @@ def load_pair(source, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, tm
 
 
 @triton.jit
-def store_inside(target, b, n, column, tile, N, C, inside, layout, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def store_inside(target, b, n, column, tile, N, C, inside, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Some columns of a tile, to the map that begins at this pointer. inside [COLUMNS]"""
-    place = find_elements(b, n, column, N, C, layout, ROWS, COLUMNS)
-    tl.store(target + place, tile, are_inside(n, column, N, C, layout, ROWS, COLUMNS) & inside[None, :])
+    place = find_elements(b, n, column, N, C, form, ROWS, COLUMNS)
+    tl.store(target + place, tile, are_inside(n, column, N, C, form, ROWS, COLUMNS) & inside[None, :])
 
 
 @triton.jit
