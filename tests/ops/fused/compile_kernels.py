@@ -23,7 +23,18 @@ BLOCKS: dict[str, Any] = {
     "bfloat16": {"dtype": torch.bfloat16},
     "one group, float16": {"dtype": torch.float16, "groups": 1, "kernel": "embedded_gaussian"},
     "float32": {"dtype": torch.float32, "norm": "group"},
-}
+    "contiguous": {"dtype": torch.bfloat16, "layout": torch.contiguous_format, "size": 16},
+    "contiguous, not aligned": {"dtype": torch.bfloat16, "layout": torch.contiguous_format},
+    "contiguous, one group, float16": {
+        "dtype": torch.float16, "groups": 1, "kernel": "embedded_gaussian", "layout": torch.contiguous_format
+    },
+    "contiguous, one group": {
+        "dtype": torch.bfloat16, "groups": 1, "inner_channels": 256, "layout": torch.contiguous_format, "size": 16
+    },
+    "contiguous, float32": {"dtype": torch.float32, "layout": torch.contiguous_format, "size": 16},
+}  # fmt: skip
+OF_ALL = ("bfloat16", "contiguous", "contiguous, not aligned")
+"""Blocks that are compiled for every GPU, not for the first alone."""
 
 
 class Driver:
@@ -55,11 +66,13 @@ def recorded() -> Iterator[dict[str, float]]:
     launch.Launch.__call__ = run
 
 
-def compile_block(dtype: torch.dtype, **options) -> dict[str, float]:
+def compile_block(
+    dtype: torch.dtype, layout: torch.memory_format = torch.channels_last, size: int = 14, **options
+) -> dict[str, float]:
     block = CGNL(256, backend="fused", **options).to(dtype)
-    x = torch.zeros(2, 256, 14, 14, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
+    x = torch.zeros(2, 256, size, size, dtype=dtype).to(memory_format=layout).requires_grad_()
     with recorded() as found:
-        block(x).sum().backward()
+        block(x).backward(torch.zeros_like(x))
         with torch.no_grad():
             block.eval()(x)
     return found
@@ -73,14 +86,14 @@ def compile_operator(dtype: torch.dtype, layout: torch.memory_format, **options)
 
 
 def main(*capabilities: int) -> None:
-    """All blocks for the first capability, one of them for the others."""
+    """All blocks for the first capability, some of them for the others."""
     fused.why_not = fused.why_not_operator = lambda *_, **__: None
     torch.backends.cudnn.allow_tf32 = True
     found = {}
     for capability in capabilities:
         driver.set_active(Driver(capability))  # pyright: ignore[reportArgumentType]
         launch.pretended = launch.Hardware(108, capability >= 90, SHARED[capability])
-        names = list(BLOCKS) if not found else ["bfloat16"]
+        names = list(BLOCKS) if not found else OF_ALL
         found[capability] = {name: compile_block(**BLOCKS[name]) for name in names}
         found[capability]["operator"] = compile_operator(torch.bfloat16, torch.contiguous_format)
     print(json.dumps(found))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cgnl import CGNL, kernels
+from cgnl.ops.fused import launch
 from cgnl.ops.kernels import Kernel
 from tests.conftest import INTERPRETED, relative_error
 
@@ -94,6 +95,12 @@ SIZES = {
     "more-inner-than-outer": Sizes(2, 20, 1, 136, 64),
     "one-wide-group": Sizes(1, 33, 1, 160, 320),
 }
+
+
+def form_of(sizes: Sizes, dtype: torch.dtype, precision: str) -> Any:
+    """What kernels of the dot kernel know of such a block."""
+    arguments = sizes.batch, sizes.positions, sizes.channels, sizes.inner, sizes.groups, 1, 1, 0.0, dtype, dtype, True
+    return launch.make_case(*arguments, precision, launch.Hardware(8, True, 227), torch.device(DEVICE)).form
 
 
 def powers(x: Tensor, form: Form) -> Tensor:

@@ -1,7 +1,7 @@
 """What a training loop can do to a block: freezing, repeating, watching memory, asking for more than there is."""
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -280,3 +280,22 @@ def test_block_in_float16_bears_large_inputs(case, amplitude, monkeypatch):
     inputs = Case.inputs
     monkeypatch.setattr(Case, "inputs", lambda self: (amplitude * inputs(self)[0], inputs(self)[1]))
     assert_exact(case, torch.float16)
+
+
+class Unused(torch.autograd.Function):
+    """Knows no gradient of its input."""
+
+    @staticmethod
+    def forward(_ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx, _grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None
+
+
+def test_an_output_without_a_gradient_gives_none():
+    block, (x, _) = make(), draw_pair()
+    x.requires_grad_()
+    cast(Any, Unused.apply(block(x))).sum().backward()
+    assert x.grad is None

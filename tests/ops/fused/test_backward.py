@@ -3,7 +3,7 @@ import torch
 
 from cgnl.ops.fused import backward
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, grouped, powers, project, response
+from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, form_of, grouped, powers, project, response
 
 NARROW = {
     "one-position": SIZES["one-position"],
@@ -24,12 +24,12 @@ def check_branch(sizes: Sizes, form: Form, precision, residual: bool = True) -> 
     dtype = precision.dtype
     theta = draw(sizes.batch, sizes.positions, sizes.inner, dtype=dtype, scale=0.3)  # whose gradient float16 holds
     z_weight = draw(sizes.channels, sizes.width, dtype=dtype, scale=sizes.width**-0.5)
-    c, factors = draw(sizes.batch, sizes.groups, form.terms), draw(3, sizes.batch, sizes.channels)
+    c, factors = draw(sizes.batch, sizes.groups, form.terms), draw(sizes.batch, 3, sizes.channels)
     grad = draw(sizes.batch, sizes.positions, sizes.channels, dtype=dtype)
 
     exact = [t.double().requires_grad_() for t in (theta, z_weight, c)]
     z = project(response(exact[0], exact[2], form), exact[1])
-    a, u, v = factors.double().unsqueeze(2)
+    a, u, v = factors.double().unsqueeze(2).unbind(1)
     wanted = torch.autograd.grad(z, exact, (a * grad.double() + u + v * z).detach(), allow_unused=True)
 
     # theta is overwritten by its gradient; what lies beside it must be neither read nor written.
@@ -79,9 +79,9 @@ def test_branch_backward_without_a_residual(sizes, two_precisions):
 def test_branch_backward_holds_a_response_that_float16_cannot(sizes):
     theta = draw(1, sizes.positions, sizes.inner, dtype=torch.float16, scale=10)
     z_weight = draw(sizes.channels, sizes.width, dtype=torch.float16)
-    c, factors = torch.full((1, 1, 1), 1e4), torch.zeros(3, 1, sizes.channels)
+    c, factors = torch.full((1, 1, 1), 1e4), torch.zeros(1, 3, sizes.channels)
     c, factors = c.to(theta.device), factors.to(theta.device)
-    factors[0] = 1e-3
+    factors[:, 0] = 1e-3
     grad = draw(1, sizes.positions, sizes.channels, dtype=torch.float16)
     y = 1e4 * theta.double().square()
     assert float(y.max()) > 65504
@@ -94,13 +94,12 @@ def test_branch_backward_holds_a_response_that_float16_cannot(sizes):
     *((s, True) for s in NARROW.values()), *((s, False) for s in WIDE.values()),
 ], ids=[*NARROW, *WIDE])  # fmt: skip
 def test_is_narrow(sizes, expected):
-    form = backward.make_form(draw(sizes.channels, sizes.width), draw(1, sizes.groups, 1), 1, 0.0, "tf32x3")
-    assert backward.is_narrow(form, torch.float16) == expected
+    assert backward.is_narrow(form_of(sizes, torch.float16, "tf32x3"), torch.float16) == expected
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("tf32x3", False), ("ieee", True)])
 def test_is_narrow_leaves_room_for_operands_in_three_parts(precision, expected):
-    form = backward.make_form(draw(256, 64), draw(1, 2, 1), 1, 0.0, precision)
+    form = form_of(Sizes(1, 9, 2, 64, 128), torch.float32, precision)
     assert backward.is_narrow(form, torch.float32) == expected
 
 

@@ -32,15 +32,16 @@ def make(case):
     strength, constant = leading if dot else None, leading * row_sums.double() if first == 0 else None
     mine = (moments, c, row_sums, weight, bias, positions, EPS, first, dot)
     plain = (Norm("batch", EPS), None, moments.double(), strength, constant, weight.double(), bias.double())
-    return mine, (*plain, positions, groups)
+    return mine, (*plain, batch, positions, groups)
 
 
 @each_case
 def test_standardise_is_that_of_norm(case):
     mine, plain = make(case)
     expected = norms.standardise(*plain)
-    scale, shift, q, (mean, variance, p) = batchnorm.standardise(*mine)
-    for found, name in ((scale, "scale"), (shift, "shift"), (q, "q"), (mean, "mean"), (variance, "variance"), (p, "p")):
+    standard, (mean, variance, p) = batchnorm.standardise(*mine)
+    parts = {"affine": standard[:2], "q": standard[2], "mean": mean, "variance": variance, "p": p}
+    for name, found in parts.items():
         assert relative_error(found, getattr(expected, name).expand(found.shape)) < 2e-6, name
 
 
@@ -54,13 +55,14 @@ def test_backward_is_that_of_norm(case):
         plain[0], standard.p, standard.q, standard.number, weight.double(), sums.double(), moments.double(),
         leading if dot else None, leading, row_sums.double(), positions, groups,
     )  # fmt: skip
-    p, q = standard.p.float(), standard.q.expand(batch, -1).float().contiguous()
-    factors, extra, grads = batchnorm.backward(sums, moments, c, row_sums, weight, p, q, positions, first, dot)
+    p, q = torch.zeros(3, channels).to(sums), torch.zeros(3, batch, channels).to(sums)
+    p[2], q[2] = standard.p, standard.q
+    factors, extra, grads = batchnorm.backward(sums, moments, c, row_sums, weight, q, p, positions, first, dot)
     assert relative_error(factors, expected.factors) < 2e-6
     assert relative_error(grads[0], expected.weight) < 2e-6
     assert relative_error(grads[1], expected.bias) < 2e-6
     # What follows are differences of larger numbers.
-    a, u, v = expected.factors.abs()
+    a, u, v = expected.factors.abs().unbind(1)
     means, squares = moments.double().abs()
     if dot:
         assert (
@@ -78,7 +80,7 @@ def test_standardise_keeps_the_rest_beside_a_large_constant():
     moments = torch.stack((draw(batch, channels), draw(batch, channels).square() * 9))
     c = torch.full((batch, 1, 1), 1e6, device=moments.device)
     one = moments.new_ones(channels)
-    scale, shift, *_ = batchnorm.standardise(moments, c, one, one, one, 9, EPS, 0, False)
-    plain, without, *_ = batchnorm.standardise(moments, 0 * c, one, one, one, 9, EPS, 0, False)
+    (scale, shift, _), _ = batchnorm.standardise(moments, c, one, one, one, 9, EPS, 0, False)
+    (plain, without, _), _ = batchnorm.standardise(moments, 0 * c, one, one, one, 9, EPS, 0, False)
     assert relative_error(scale, plain) < 1e-6
     assert relative_error(shift, without) < 1e-6

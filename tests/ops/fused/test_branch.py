@@ -4,7 +4,7 @@ import torch
 from cgnl.ops.fused import branch
 from cgnl.ops.fused.launch import Launch
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, project, response
+from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, form_of, project, response
 
 
 class Inputs:
@@ -35,7 +35,7 @@ def check_moments(sizes, form, precision):
 def check_apply(sizes, form, precision):
     inputs = Inputs(sizes, form, precision.dtype)
     scale, shift = draw(sizes.batch, sizes.channels), draw(sizes.batch, sizes.channels)
-    found = inputs.call(branch.apply, inputs.rows, after=(scale, shift))
+    found = inputs.call(branch.apply, inputs.rows, after=(torch.stack((scale, shift)),))
     expected = inputs.rows.double() + inputs.z * scale.double()[:, None] + shift.double()[:, None]
     assert found.dtype == precision.dtype
     assert relative_error(found, expected) < precision.tolerance
@@ -85,8 +85,8 @@ def test_moments_do_not_cancel():
 def test_apply_keeps_a_small_response_beside_a_large_constant():
     """exp(-gamma x^2) - 1 for a small gamma: what is left of c_0 when c_0 itself is taken away."""
     theta, z_weight, c = draw(2, 9, 16), draw(16, 16), 1e4 * draw(2, 1, 1)
-    one, zero = theta.new_ones(2, 16), theta.new_zeros(2, 16)
-    found = branch.apply(torch.zeros_like(theta), theta, z_weight, c, one, zero, 0, 1e-4)
+    affine = torch.stack((theta.new_ones(2, 16), theta.new_zeros(2, 16)))
+    found = branch.apply(torch.zeros_like(theta), theta, z_weight, c, affine, 0, 1e-4)
     y = c.double() * torch.expm1(-1e-4 * theta.double().square())
     assert relative_error(found, project(y.unsqueeze(2), z_weight.double())) < 2e-6 * (1 if theta.is_cpu else 1000)
 
@@ -94,8 +94,8 @@ def test_apply_keeps_a_small_response_beside_a_large_constant():
 def test_apply_holds_a_response_that_float16_cannot():
     theta, z_weight = draw(1, 9, 16, dtype=torch.float16, scale=10), draw(16, 16, dtype=torch.float16)
     c = 1e4 * draw(1, 1, 1)
-    scale, shift = torch.full((1, 16), 1e-7, device=theta.device), torch.zeros(1, 16, device=theta.device)
-    found = branch.apply(torch.zeros_like(theta), theta, z_weight, c, scale, shift, 2, 0.0)
+    affine = torch.tensor([1e-7, 0.0], device=theta.device)[:, None, None].expand(2, 1, 16).contiguous()
+    found = branch.apply(torch.zeros_like(theta), theta, z_weight, c, affine, 2, 0.0)
     z = project((c.double() * theta.double().square()).unsqueeze(2), z_weight.double())
     assert float(z.abs().max()) > 65504
     assert relative_error(found, 1e-7 * z) < 2**-9
@@ -118,7 +118,7 @@ def test_merge_gives_the_moments_of_the_whole(last):
 @pytest.mark.parametrize("count", [1, 7, 132])
 def test_choose_grid_covers_every_position_and_wastes_no_program(positions, count):
     sizes = SIZES["groups-left-over"]
-    form = branch.make_form(draw(sizes.channels, sizes.width), draw(1, sizes.groups, 1), 1, 0.0, "tf32")
+    form = form_of(sizes, torch.float16, "tf32x3")
     cut = branch.choose_cut(form, sizes.groups, torch.float16)
     (blocks, parts, batch), steps = branch.choose_grid(cut, form, sizes.groups, 2, positions, 3, count)
     assert batch == 2

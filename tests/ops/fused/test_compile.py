@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SHARED = {86: 99, 89: 99, 80: 163}
+SHARED = {86: 99, 89: 99, 80: 163, 90: 227}
 
 
 @pytest.mark.long
@@ -23,9 +23,11 @@ def test_kernels_compile_and_fit(tmp_path):
     assert list(found) == list(map(str, SHARED))
     for capability, blocks in found.items():
         assert {"power_sums_fwd_kernel", "branch_bwd_kernel", "output_fwd_kernel"} < set(blocks["bfloat16"])
+        assert "weight_bwd_kernel" in blocks["contiguous"]
         names = ("sums_fwd", "apply_fwd", "theta_bwd", "factors_bwd")
         assert set(blocks["operator"]) == {f"operator_{name}_kernel" for name in names}
         assert max(shared for kernels in blocks.values() for shared in kernels.values()) <= SHARED[int(capability)]
     assert {"dz_bwd_kernel", "response_bwd_kernel"} < set(found["86"]["one group, float16"])
+    assert {"dz_bwd_kernel", "response_bwd_kernel"} < set(found["86"]["contiguous, one group"])
     tiles = [blocks["bfloat16"]["power_sums_fwd_kernel"] for blocks in found.values()]
-    assert tiles == sorted(tiles)  # the larger memory of 8.0 is used
+    assert tiles == sorted(tiles)  # the larger memory of 8.0 and 9.0 is used

@@ -55,7 +55,7 @@ def forward(truth: Truth, kind: Any, dot: bool, constant: bool) -> norms.Standar
     each = expand_groups(c, CHANNELS)
     return norms.standardise(
         Norm(kind, EPS), truth.fixed, None if kind == "fixed" else moments_of(truth.z), each if dot else None,
-        each * row_sums if constant else None, weight, bias, POSITIONS, GROUPS,
+        each * row_sums if constant else None, weight, bias, BATCH, POSITIONS, GROUPS,
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def forward(truth: Truth, kind: Any, dot: bool, constant: bool) -> norms.Standar
 def test_standardise_is_the_norm(kind, dot, constant):
     truth = make()
     found = forward(truth, kind, dot, constant)
-    scale, shift = (t.double().expand(BATCH, -1)[:, None] for t in (found.scale, found.shift))
+    scale, shift = found.affine.double().unsqueeze(2)
     assert relative_error(truth.z * scale + shift, truth.output(kind, dot, constant)) < 1e-6
 
 
@@ -95,7 +95,7 @@ def test_backward_is_the_gradient(kind, dot, constant):
         None if kind == "fixed" else moments_of(z), each if dot else None, each,
         row_sums.float() if constant else torch.zeros_like(row_sums).float(), POSITIONS, GROUPS,
     )  # fmt: skip
-    a, u, v = found.factors.double().unsqueeze(2)
+    a, u, v = found.factors.double().unsqueeze(2).unbind(1)
     assert relative_error(a * grad.double() + u + v * z, exact[0]) < 2e-6
     if dot or constant:
         size = exact[1].norm() + (grad.double() * z).norm()  # a group norm leaves next to nothing of the dot kernel's

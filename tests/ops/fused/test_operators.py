@@ -16,7 +16,7 @@ def arguments() -> dict[str, tuple]:
     projection, z = weight[:INNER], draw(CHANNELS, WIDTH)
     c, each, vector = draw(BATCH, GROUPS, 3), draw(BATCH, CHANNELS), draw(CHANNELS)
     moments, p = draw(2, BATCH, CHANNELS).square(), draw(CHANNELS).square()
-    factors = draw(3, BATCH, CHANNELS)
+    factors, standard, found = draw(BATCH, 3, CHANNELS), draw(3, BATCH, CHANNELS), draw(3, CHANNELS)
     backward = (weight, z, c, factors, draw(BATCH, GROUPS), 0, [1.0, 0.5, 0.2], 0.0)
     return {
         "fused_coefficients": (x, weight[INNER:].view(2, INNER, CHANNELS), GROUPS, 0, [1.0, 0.5, 0.2], 0.1),
@@ -24,16 +24,24 @@ def arguments() -> dict[str, tuple]:
         "fused_output without a norm": (x, rows, projection, z, None, c, [], 0.0, 1, 0.1),
         "fused_wide_output": (*draw(2, 2, 9, 256), draw(136, 256), draw(256, 136), draw(2, 1, 1), [], 0.0),
         "fused_moments": (theta, z, c, 0, 0.1),
-        "fused_apply": (rows, theta, z, c, each, each, 0, 0.1),
+        "fused_apply": (rows, theta, z, c, standard, 0, 0.1),
         "fused_gradient_sums": (rows, theta, z, c, each, 0, 0.1),
         "fused_batch_norm": (moments, c, vector, vector, vector, POSITIONS, 1e-5, 0, False),
-        "fused_batch_norm_backward": (moments, moments, c, vector, vector, p, each, POSITIONS, 0, False),
+        "fused_batch_norm_backward": (moments, moments, c, vector, vector, standard, found, POSITIONS, 0, False),
         "fused_backward": (rows, x, theta, *backward, 0.0, None, True),
         "fused_backward recomputing": (rows, x, None, *backward, 0.1, draw(BATCH, GROUPS, 1), False),
     }
 
 
+def with_positions_last(name: str) -> tuple:
+    """The same, where maps [B, N, C] have positions last in memory."""
+    given = arguments()[name]
+    maps = {"fused_coefficients": [0], "fused_gradient_sums": [0], "fused_apply": [0]}.get(name, [0, 1])
+    return tuple(t.mT.contiguous().mT if i in maps else t for i, t in enumerate(given))
+
+
 NAMES = list(arguments())
+WITH_MAPS = [name for name in NAMES if name != "fused_moments" and "norm" not in name.split()[0]]
 
 
 def test_every_operator_is_checked():
@@ -46,6 +54,22 @@ def test_every_operator_is_checked():
 def test_operator_keeps_its_schema_and_its_shapes(name):
     operator = getattr(torch.ops.cgnl, name.split()[0]).default
     torch.library.opcheck(operator, arguments()[name], test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("name", WITH_MAPS)
+def test_operator_keeps_its_schema_and_its_shapes_where_positions_come_last(name):
+    operator = getattr(torch.ops.cgnl, name.split()[0]).default
+    given = with_positions_last(name)
+    torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
+    found, expected = operator(*given), operator(*arguments()[name])
+    if name.split()[0] not in ("fused_coefficients", "fused_gradient_sums"):
+        out = found[0] if isinstance(found, tuple) else found
+        assert out.stride() == given[0].stride()
+    assert [t.shape for t in flatten(found)] == [t.shape for t in flatten(expected)]
+
+
+def flatten(found: torch.Tensor | tuple) -> tuple:
+    return found if isinstance(found, tuple) else (found,)
 
 
 @pytest.mark.usefixtures("eight_processors")

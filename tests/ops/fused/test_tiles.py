@@ -25,18 +25,15 @@ def project_output(sizes, dtype):
 def apply_branch(sizes, dtype):
     rows = draw(2, sizes.positions, sizes.channels, dtype=dtype)
     theta = draw(2, sizes.positions, 3 * sizes.inner, dtype=dtype)[..., : sizes.inner]  # others lie beside it
-    z_weight, c, each = (
-        draw(sizes.channels, sizes.width, dtype=dtype),
-        draw(2, sizes.groups, 1),
-        draw(2, sizes.channels),
-    )
-    return lambda: branch.apply(rows, theta, z_weight, c, each, each, 1, 0.0)
+    z_weight, c = draw(sizes.channels, sizes.width, dtype=dtype), draw(2, sizes.groups, 1)
+    affine = draw(2, 2, sizes.channels)
+    return lambda: branch.apply(rows, theta, z_weight, c, affine, 1, 0.0)
 
 
 def go_back(sizes, dtype):
     grad, theta = (draw(2, sizes.positions, n, dtype=dtype) for n in (sizes.channels, sizes.inner))
     z_weight, c = draw(sizes.channels, sizes.width, dtype=dtype), draw(2, sizes.groups, 1)
-    factors = draw(3, 2, sizes.channels)
+    factors = draw(2, 3, sizes.channels)
     return lambda: backward.branch_backward(grad, theta, z_weight, c, factors, torch.empty_like(theta), None, 1, 0.0)[0]
 
 

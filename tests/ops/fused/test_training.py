@@ -38,7 +38,8 @@ def test_training_follows_the_reference():
 
 @pytest.mark.parametrize("case", [
     Case(kernel="rbf-exact"), Case(recompute=True), Case(norm="group", kernel="taylor"), Case(train=False),
-], ids=["batch-norm", "recompute", "group-norm", "eval"])  # fmt: skip
+    Case(layout="channels-last"), Case(layout="channels-last", train=False), Case(layout="sliced"),
+], ids=["batch-norm", "recompute", "group-norm", "eval", "channels-last", "eval-channels-last", "sliced"])  # fmt: skip
 def test_compiled_block_is_the_eager_one(case):
     torch.compiler.reset()
     block, (x, gradient) = case.block(), case.inputs()
@@ -47,6 +48,7 @@ def test_compiled_block_is_the_eager_one(case):
     compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
     mine = x.clone().requires_grad_()
     y = compiled(mine)
+    assert y.stride() == block(mine).stride()
     names, parameters = zip(*twin.named_parameters(), strict=True)
     found = dict(zip(("x", *names), torch.autograd.grad(y, (mine, *parameters), gradient), strict=True))
     found |= {"output": y - mine, **{n: b for n, b in twin.norm.named_buffers() if n in eager}}

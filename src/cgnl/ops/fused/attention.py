@@ -13,58 +13,68 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Hardware, Launch, Tile, cdiv, flatten_rows, hardware, plan, power_of_two, precision, source
+from .launch import (
+    Case,
+    Hardware,
+    Launch,
+    Tile,
+    cdiv,
+    constants,
+    find_case,
+    map_source,
+    plan,
+    power_of_two,
+    source,
+)
 from .series import envelope
-from .tiles import halves, load_pair, load_rows
+from .tiles import find_tile, halves, load_map, load_pair
 
 
 @triton.jit
 def power_sums_fwd_kernel(
-    x,  # [M, C]
+    x,  # [B, N, C]
     weight,  # of phi and g: [2, I, C], I = inner channels
-    sums,  # [M, I / unit, terms]
-    M,
+    sums,  # [B N, I / unit, terms]
+    samples,
+    length,
     C,
     I,  # noqa: E741
     unit: tl.constexpr,
-    first: tl.constexpr,
-    terms: tl.constexpr,
-    gamma: tl.constexpr,
-    input_precision: tl.constexpr,
-    tma: tl.constexpr,
+    form,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
     """phi and g of a tile in registers, and their power sums over each ``unit`` of channels::
 
-        phi, g = x @ w_phi.T, x @ w_g.T  # [M, I]
+        phi, g = x @ w_phi.T, x @ w_g.T  # [B, N, I]
         powers = torch.stack([exp(-gamma * phi**2) * phi**p * g for p in range(first, first + terms)], -1)
-        sums = powers.unflatten(1, (-1, unit)).sum(2)  # [M, I / unit, terms]
+        sums = powers.unflatten(2, (-1, unit)).sum(3)  # [B, N, I / unit, terms]
 
     phi and g come out of one product: twice as wide, it reads X from shared memory half as often.
     """
     across = tl.cdiv(I, COLUMNS)
-    tiles = tl.cdiv(M, ROWS) * across
+    tiles = samples * tl.cdiv(length, ROWS) * across
     units: tl.constexpr = COLUMNS // unit
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        row, column = (tile // across) * ROWS, (tile % across) * COLUMNS
+        column = (tile % across) * COLUMNS
+        b, n = find_tile(tile // across, length, form, ROWS)
         both = tl.zeros((ROWS, 2 * COLUMNS), tl.float32)
         for k in range(0, C, DEPTH):
-            w = load_pair(weight, column, k, COLUMNS, DEPTH, tma)
-            both = tl.dot(load_rows(x, row, k, ROWS, DEPTH, tma), w.T, both, input_precision=input_precision)
+            w = load_pair(weight, column, k, COLUMNS, DEPTH, form.tma)
+            both = tl.dot(load_map(x, b, n, k, form, ROWS, DEPTH), w.T, both, input_precision=form.precision)
         phi, g = halves(both, ROWS, COLUMNS)
-        if gamma > 0:
-            g *= envelope(phi, gamma)
-        m = row + tl.arange(0, ROWS)
+        if form.gamma > 0:
+            g *= envelope(phi, form.gamma)
+        r = n + tl.arange(0, ROWS)
         u = column // unit + tl.arange(0, units)
-        out = sums + (m.to(tl.int64)[:, None] * (I // unit) + u[None, :]) * terms
-        ok = (m[:, None] < M) & (u[None, :] < I // unit)
-        for p in tl.static_range(first + terms):
+        out = sums + ((b.to(tl.int64) * length + r)[:, None] * (I // unit) + u[None, :]) * form.terms
+        ok = (r[:, None] < length) & (u[None, :] < I // unit)
+        for p in tl.static_range(form.first + form.terms):
             if p > 0:
                 g *= phi
-            if p >= first:
-                tl.store(out + (p - first), tl.sum(tl.reshape(g, (ROWS, units, unit)), 2), mask=ok)
+            if p >= form.first:
+                tl.store(out + (p - form.first), tl.sum(tl.reshape(g, (ROWS, units, unit)), 2), mask=ok)
 
 
 @triton.jit
@@ -108,56 +118,40 @@ class Plan(NamedTuple):
     tile: Tile
     units: int
     """Parts of all groups over which a row is summed at first."""
-    tma: bool
     power_sums: Launch
     total: Launch
 
 
 @plan
-def make_plan(
-    batch: int,
-    positions: int,
-    channels: int,
-    inner: int,
-    groups: int,
-    first: int,
-    alphas: tuple[float, ...],
-    gamma: float,
-    dtype: torch.dtype,
-    precision: str,
-    on: Hardware,
-    device: torch.device,  # noqa: ARG001
-    tile: Tile | None = None,
-) -> Plan:
-    tile = tile or choose_tile(dtype, precision, on)
-    width, rows, terms = inner // groups, batch * positions, len(alphas)
-    unit = min(math.gcd(width, 1 << 30), tile.columns)  # the largest power of two in a group's width
-    units = width // unit
+def make_plan(case: Case, alphas: tuple[float, ...], tile: Tile | None) -> Plan:
+    form, terms = case.form, case.form.terms
+    tile = tile or choose_tile(case.dtype, form.precision, case.on)
+    unit = min(math.gcd(form.inner_per_group, 1 << 30), tile.columns)  # the largest power of two in a group's width
+    units, (samples, length) = form.inner_per_group // unit, case.runs
     across = power_of_two(units * terms, 1)
-    tiles = cdiv(rows, tile.rows) * cdiv(inner, tile.columns)
+    tiles = samples * cdiv(length, tile.rows) * cdiv(case.inner, tile.columns)
     power_sums = Launch(
-        power_sums_fwd_kernel, (min(tiles, tile.resident * on.processors),), tile.warps, tile.stages, rows, channels,
-        inner, unit, first, terms, gamma, precision, on.tma, tile.rows, tile.columns, tile.depth,
+        power_sums_fwd_kernel, (min(tiles, tile.resident * case.on.processors),), tile.warps, tile.stages, samples,
+        length, case.channels, case.inner, unit, constants(form), tile.rows, tile.columns,
+        tile.depth,
     )  # fmt: skip
     total = Launch(
-        total_fwd_kernel, (batch, groups), 4, 1, positions, units, alphas, terms, max(1, 1024 // across), across
-    )
-    return Plan(tile, inner // unit, on.tma, power_sums, total)
+        total_fwd_kernel, (case.batch, case.groups), 4, 1, case.positions, units, alphas, terms,
+        max(1, 1024 // across), across,
+    )  # fmt: skip
+    return Plan(tile, case.inner // unit, power_sums, total)
 
 
 def coefficients(
     x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float, tile: Tile | None = None
 ) -> Tensor:
     """alpha_p^2 (Phi^T g)_p, [B, G, K], for x [B, N, C] and the weights of phi and g [2, I, C]."""
-    batch, positions, channels = x.shape
-    tile, units, tma, power_sums, total = make_plan(
-        batch, positions, channels, weight.shape[1], groups, first, tuple(alphas), gamma, x.dtype, precision(x),
-        hardware(x.device), x.device, tile,
-    )  # fmt: skip
-    sums = x.new_empty((batch * positions, units, len(alphas)), dtype=torch.float32)
-    out = x.new_empty((batch, groups, len(alphas)), dtype=torch.float32)
-    power_sums(
-        source(tma, flatten_rows(x), tile.rows, tile.depth), source(tma, weight, 2, tile.columns, tile.depth), sums
-    )
+    (_, inner, channels), terms = weight.shape, len(alphas)
+    case = find_case(x, channels, inner, groups, first, terms, gamma)
+    tile, units, power_sums, total = make_plan(case, tuple(alphas), tile)
+    sums = x.new_empty((case.batch * case.positions, units, terms), dtype=torch.float32)
+    out = x.new_empty((case.batch, groups, terms), dtype=torch.float32)
+    w = source(case.on.tma, weight, 2, tile.columns, tile.depth)
+    power_sums(map_source(case, x, tile.rows, tile.depth, flat=True), w, sums)
     total(sums, out)
     return out

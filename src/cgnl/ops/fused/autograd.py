@@ -23,13 +23,12 @@ rounded would be all that is left.
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from . import Weights
 from . import norm as norms
 from .batchnorm import MOST
-from .launch import Series, aligned
+from .launch import Series, aligned, is_last, project
 from .norm import Gradients, Norm, Standard
 from .operators import (
     fused_apply,
@@ -73,19 +72,24 @@ def expand_groups(numbers: Tensor, channels: int) -> Tensor:
     return numbers.repeat_interleave(channels // numbers.shape[1], 1)
 
 
-def to_rows(x: Tensor) -> Tensor:
-    """[B, C, *P] -> [B, N, C], copied where channels do not come last in memory."""
-    return aligned(x.movedim(1, -1).reshape(x.shape[0], -1, x.shape[1]).contiguous())
+def to_rows(x: Tensor, last: bool | None = None) -> Tensor:
+    """[B, C, *P] -> [B, N, C] with channels or positions last in memory, as they are in x unless told.
+
+    Nothing is copied but what lies otherwise.
+    """
+    rows = x.flatten(2).transpose(1, 2)
+    (batch, positions, channels), strides = rows.shape, rows.stride()
+    if batch == 1 or strides[0] == positions * channels:
+        if last is not False and strides[2] == 1 and (strides[1] == channels or positions == 1):
+            return aligned(rows)
+        if not last and strides[1] == 1 and strides[2] == positions:
+            return aligned(rows)
+    return rows.contiguous() if last else rows.mT.contiguous().mT
 
 
-def from_rows(rows: Tensor, like: Tensor) -> Tensor:
-    """[B, N, C] -> [B, C, *P], where P are the positions of ``like``."""
-    return rows.view(rows.shape[0], *like.shape[2:], rows.shape[2]).movedim(-1, 1)
-
-
-def restore_layout(out: Tensor, like: Tensor) -> Tensor:
-    """Contiguous, unless channels come last in the memory of ``like``."""
-    return out if like.movedim(1, -1).is_contiguous() else out.contiguous()
+def from_rows(rows: Tensor, shape: torch.Size) -> Tensor:
+    """[B, N, C] -> [B, C, *P]."""
+    return rows.transpose(1, 2).view(shape)
 
 
 def sum_rows(z: Tensor, series: Series) -> Tensor | None:
@@ -94,12 +98,17 @@ def sum_rows(z: Tensor, series: Series) -> Tensor | None:
 
 def matrix(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """[O, I, 1, ..] -> [O, I]."""
-    return aligned(weight.flatten(1).to(dtype).contiguous())
+    weight = weight.flatten(1)
+    if weight.dtype != dtype or not weight.is_contiguous():
+        weight = weight.to(dtype).contiguous()
+    return aligned(weight)
 
 
 def vector(numbers: Tensor) -> Tensor:
     """What a norm has for each channel, as kernels take it. [C]"""
-    return aligned(numbers.float().contiguous())
+    if numbers.dtype != torch.float32 or not numbers.is_contiguous():
+        numbers = numbers.float().contiguous()
+    return aligned(numbers)
 
 
 def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed: list[Tensor], eps: float) -> Tensor:
@@ -117,14 +126,8 @@ def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed
         mean, variance, weight, bias = fixed or unit(c, len(z))
         norm = Norm("fixed", eps)
         standard = standardise(norm, (mean, variance), None, c, row_sums, weight, bias, rows.shape[1], series)
-        scale, shift = (expand_samples(t, len(x)) for t in (standard.scale, standard.shift))
-        out = fused_apply(residual, rows @ theta.t(), z, c, scale, shift, series.first, series.gamma)
-    return restore_layout(from_rows(out, x), x)
-
-
-def expand_samples(numbers: Tensor, batch: int) -> Tensor:
-    """[C] or [B, C] -> [B, C]."""
-    return numbers if numbers.is_contiguous() and numbers.ndim == 2 else numbers.expand(batch, -1).contiguous()
+        out = fused_apply(residual, project(rows, theta), z, c, standard.affine, series.first, series.gamma)
+    return from_rows(out, x.shape)
 
 
 def unit(like: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -145,15 +148,17 @@ def standardise(
     series: Series,
 ) -> Standard:
     if is_small(norm, c.shape[0]):
-        scale, shift, q, found = fused_batch_norm(
+        standard, found = fused_batch_norm(
             moments, c, row_sums, weight, bias, positions, norm.eps, series.first, series.dot
         )
-        mean, variance, p = found.unbind(0)
-        return Standard(scale, shift, q, mean, variance, p, float(c.shape[0] * positions))
+        mean, variance, _ = found.unbind(0)
+        return Standard(standard, standard, mean, variance, found, float(c.shape[0] * positions))
     first = expand_groups(c[..., 0], len(weight))
     constant = None if row_sums is None else first * row_sums
     strength = first if series.dot else None
-    return norms.standardise(norm, fixed, moments, strength, constant, weight, bias, positions, series.groups)
+    return norms.standardise(
+        norm, fixed, moments, strength, constant, weight, bias, c.shape[0], positions, series.groups
+    )
 
 
 def is_small(norm: Norm, batch: int) -> bool:
@@ -185,12 +190,12 @@ class Block(torch.autograd.Function):
         recompute: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         residual, row_sums = to_rows(x), sum_rows(z_weight, series)
-        rows, z = residual.to(dtype), matrix(z_weight, dtype)
+        rows, z = residual if x.dtype == dtype else residual.to(dtype), matrix(z_weight, dtype)
         weight = matrix(torch.cat((theta_weight, phi_weight, g_weight)), dtype)  # [3 I, C]
         three = weight.view(3, -1, weight.shape[1])  # [3, I, C]
         first = three.select(0, 0)
         c, beta = coefficients(rows, first, three.narrow(0, 1, 2), series)
-        theta = F.linear(rows, first)  # [B, N, I]
+        theta = project(rows, first)  # [B, N, I]
         moments = fused_moments(theta, z, c, series.first, series.gamma) if norm.kind != "fixed" else None  # [2, B, C]
         if norm_weight is None or norm_bias is None:
             mean, variance, gain, bias = unit(c, z.shape[0])
@@ -199,27 +204,31 @@ class Block(torch.autograd.Function):
             gain, bias = vector(norm_weight), vector(norm_bias)
             fixed = None if fixed is None else (fixed[0].float(), fixed[1].float())
         standard = standardise(norm, fixed, moments, c, row_sums, gain, bias, rows.shape[1], series)
-        scale, shift = (expand_samples(t, x.shape[0]) for t in (standard.scale, standard.shift))
-        out = fused_apply(residual, theta, z, c, scale, shift, series.first, series.gamma)
+        out = fused_apply(residual, theta, z, c, standard.affine, series.first, series.gamma)
         kept = None if recompute else theta
-        ctx.save_for_backward(rows, kept, weight, z, row_sums, norm_weight, c, beta, standard.p, standard.q, moments)
-        ctx.series, ctx.norm, ctx.count, ctx.apart = series, norm, standard.number, x.dtype != dtype
+        ctx.save_for_backward(rows, kept, weight, z, row_sums, gain, c, beta, standard.p, standard.q, moments)
+        ctx.series, ctx.norm, ctx.count = series, norm, standard.number
+        ctx.apart, ctx.normed = x.dtype != dtype, norm_weight is not None
         ctx.weight, ctx.z_weight = Like(theta_weight.shape, theta_weight.dtype), Like(z_weight.shape, z_weight.dtype)
         ctx.mark_non_differentiable(standard.mean, standard.variance)
-        return restore_layout(from_rows(out, x), x), standard.mean, standard.variance
+        if not torch.compiler.is_compiling():
+            ctx.set_materialize_grads(False)  # or mean and variance would get zeros
+        return from_rows(out, x.shape), standard.mean, standard.variance
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_none: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, theta, weight, z, row_sums, norm_weight, c, beta, _, _, moments = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor | None, *_none: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if grad is None:
+            return (None,) * 12
+        x, theta, weight, z, row_sums, gain, c, beta, p, q, moments = ctx.saved_tensors
         series, first, gamma = ctx.series, ctx.series.first, ctx.series.gamma
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError('the fused kernels have no second derivatives: take CGNL(..., backend="reference")')
-        rows = to_rows(grad)  # [B, N, C]
-        again = F.linear(x, weight.narrow(0, 0, weight.shape[0] // 3)) if theta is None else theta
-        means = moments.select(0, 0) if moments is not None else c.new_zeros((x.shape[0], z.shape[0]))  # [B, C]
+        rows = to_rows(grad, is_last(x))  # [B, N, C]
+        again = project(x, weight.narrow(0, 0, weight.shape[0] // 3)) if theta is None else theta
+        means = c.new_zeros((x.shape[0], z.shape[0])) if moments is None else moments  # begins with [B, C]
         sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
         del again
-        norm = Block.norm_backward(ctx, sums)
+        norm = norm_backward(ctx.norm, ctx.count, sums, moments, c, row_sums, gain, p, q, x.shape[1], series)
         coefficient = norm.coefficient.view(*c.shape[:2], -1).sum(2)  # [B, G]
         dx, dweight, dz = fused_backward(
             rows, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant, beta,
@@ -231,24 +240,30 @@ class Block(torch.autograd.Function):
             dz = dz + norm.row_sums.unsqueeze(1)
         dprojections = dweight.to(ctx.weight.dtype).view(3, *ctx.weight.shape).unbind(0)
         dz = dz.to(ctx.z_weight.dtype).view(ctx.z_weight.shape)
-        dnorm = (None, None) if norm_weight is None else (norm.weight, norm.bias)
-        return from_rows(dx, grad), *dprojections, dz, *dnorm, None, None, None, None, None
+        dnorm = (norm.weight, norm.bias) if ctx.normed else (None, None)
+        return from_rows(dx, grad.shape), *dprojections, dz, *dnorm, None, None, None, None, None
 
-    @staticmethod
-    def norm_backward(ctx: Any, sums: Tensor) -> Gradients:
-        x, _, _, _, row_sums, weight, c, _, p, q, moments = ctx.saved_tensors
-        series, positions = ctx.series, x.shape[1]
-        weight = None if weight is None else vector(weight)
-        if is_small(ctx.norm, x.shape[0]):
-            factors, extra, grads = fused_batch_norm_backward(
-                sums, moments, c, row_sums, weight, p, q, positions, series.first, series.dot
-            )
-            dweight, dbias, drows = grads.unbind(0)
-            return Gradients(factors, extra, dweight, dbias, drows)
-        first = expand_groups(c[..., 0], q.shape[-1])
-        weight = torch.ones_like(p) if weight is None else weight
-        rows = torch.zeros_like(p) if row_sums is None else row_sums
-        return norms.backward(
-            ctx.norm, p, q, ctx.count, weight, sums, moments, first if series.dot else None, first, rows, positions,
-            series.groups,
-        )  # fmt: skip
+
+def norm_backward(
+    norm: Norm,
+    count: Tensor | float,
+    sums: Tensor,
+    moments: Tensor | None,
+    c: Tensor,
+    row_sums: Tensor | None,
+    weight: Tensor,
+    p: Tensor,
+    q: Tensor,
+    positions: int,
+    series: Series,
+) -> Gradients:
+    if is_small(norm, c.shape[0]):
+        factors, extra, grads = fused_batch_norm_backward(
+            sums, moments, c, row_sums, weight, q, p, positions, series.first, series.dot
+        )
+        return Gradients(factors, extra, *grads.unbind(0))
+    first = expand_groups(c[..., 0], len(weight))
+    rows = torch.zeros_like(weight) if row_sums is None else row_sums
+    return norms.backward(
+        norm, p, q, count, weight, sums, moments, first if series.dot else None, first, rows, positions, series.groups
+    )

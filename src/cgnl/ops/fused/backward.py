@@ -12,18 +12,41 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .branch import Cut, choose_cut, choose_grid, count_groups, find_place, max_channels, weight_tile, z_tile
-from .launch import Form, Launch, cdiv, constants, hardware, make_form, plan, power_of_two, precision, source
+from .branch import (
+    Cut,
+    choose_cut,
+    choose_grid,
+    count_groups,
+    find_branch_case,
+    find_place,
+    max_channels,
+    weight_tile,
+    z_tile,
+)
+from .launch import (
+    Case,
+    Form,
+    Hardware,
+    Launch,
+    Tile,
+    cdiv,
+    constants,
+    find_case,
+    map_source,
+    plan,
+    power_of_two,
+    source,
+)
 from .series import envelope, expm1, slope, value
-from .tiles import load_tile
+from .tiles import load_map, load_tile, store_inside
 
 
 @triton.jit
-def norm_factors(factors, b, samples, C, channel, inside):
+def norm_factors(factors, b, C, channel, inside):
     """a, u and v of a sample at some channels. Each [1, OUT]"""
-    a = tl.load(factors + b * C + channel, inside, 0.0)[None, :]
-    u = tl.load(factors + (samples + b) * C + channel, inside, 0.0)[None, :]
-    v = tl.load(factors + (2 * samples + b) * C + channel, inside, 0.0)[None, :]
+    a = tl.load(factors + 3 * b * C + channel, inside, 0.0)[None, :]
+    u = tl.load(factors + (3 * b + 1) * C + channel, inside, 0.0)[None, :]
+    v = tl.load(factors + (3 * b + 2) * C + channel, inside, 0.0)[None, :]
     return a, u, v
 
 
@@ -32,7 +55,7 @@ def branch_bwd_kernel(
     theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
-    factors,  # a, u, v: [3, B, C]
+    factors,  # a, u, v: [B, 3, C]
     grad,  # dO: [B, N, C]
     grad_theta,  # [B, N, stride]
     grad_x,  # [B, N, C], or anything
@@ -44,11 +67,7 @@ def branch_bwd_kernel(
     steps,
     residual: tl.constexpr,  # whether dO is dX's first part, and is copied
     form,
-    together: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUT: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
+    cut,
 ):
     """All gradients of W_z y for a few groups that fit into a tile. theta may be overwritten by its gradient.
 
@@ -58,24 +77,23 @@ def branch_bwd_kernel(
     first: tl.constexpr = form.first
     terms: tl.constexpr = form.terms
     gamma: tl.constexpr = form.gamma
-    part, b = tl.program_id(1), tl.program_id(2)
-    parts, samples = tl.num_programs(1), tl.num_programs(2)
-    group, o, inside = find_place(groups, form, together, OUT)
+    part, b, parts = tl.program_id(1), tl.program_id(2), tl.num_programs(1)
+    group, o, inside = find_place(groups, form, cut)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
-    r, i = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)
-    known = (i < together * width) & (group * width + i < groups * width)
-    w = weight_tile(z_weight, group, o, inside, 0, form, together, COLUMNS)
-    a, u, v = norm_factors(factors, b, samples, C, start + o, inside)
+    r, i = tl.arange(0, cut.rows)[:, None], tl.arange(0, cut.depth)
+    known = (i < cut.together * width) & (group * width + i < groups * width)
+    w = weight_tile(z_weight, group, o, inside, 0, form, cut)
+    a, u, v = norm_factors(factors, b, C, start + o, inside)
     c = coefficients + (b * groups + group + i[None, :] // width) * terms
-    dw = tl.zeros((COLUMNS, OUT), tl.float32)
+    dw = tl.zeros((cut.depth, cut.out), tl.float32)
     slots: tl.constexpr = 16
     slot = tl.arange(0, slots)[:, None]
-    dc = tl.zeros((slots, COLUMNS), tl.float32)  # a row for each power
-    for step in tl.range(0, steps, num_stages=STAGES):
-        n = (part * steps + step) * ROWS
+    dc = tl.zeros((slots, cut.depth), tl.float32)  # a row for each power
+    for step in tl.range(0, steps, num_stages=cut.stages):
+        n = (part * steps + step) * cut.rows
         row, here = b.to(tl.int64) * N + n, r < N - n
-        t = load_tile(theta, b, n, group * width, ROWS, COLUMNS, form.tma)
-        if together * width != COLUMNS:
+        t = load_tile(theta, b, n, group * width, cut.rows, cut.depth, form.tma)
+        if cut.together * width != cut.depth:
             t = tl.where(known[None, :], t, 0.0)  # what belongs to other groups is being overwritten
         top = 1.0
         if form.dot:
@@ -89,9 +107,9 @@ def branch_bwd_kernel(
         z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
         if form.rescale:
             z *= top
-        do = load_tile(grad, b, n, start, ROWS, OUT, form.tma)
+        do = load_map(grad, b, n, start, form, cut.rows, cut.out)
         if residual:
-            tl.store(grad_x + row * C + start + r * C + o[None, :], do, here & inside[None, :])
+            store_inside(grad_x, b, n, start, do, N, C, inside, form, cut.rows, cut.out)
         slopes = tl.where(here & inside[None, :], a * do.to(tl.float32) + u + v * z, 0.0)
         if form.rescale:  # where float16 cannot hold y, neither can it hold dz
             peak = tl.maximum(tl.max(tl.abs(slopes)), 1e-30)
@@ -119,7 +137,7 @@ def branch_bwd_kernel(
     place = grad_z + ((b * parts + part).to(tl.int64) * C + start + o[None, :]) * width + i % width
     tl.store(place, dw, same)
     if not form.dot:
-        i = tl.arange(0, COLUMNS)[None, :]
+        i = tl.arange(0, cut.depth)[None, :]
         place = grad_c + ((b * parts + part) * terms + slot) * (groups * width) + group * width + i
         tl.store(place, dc, (slot < terms) & known[None, :])
 
@@ -129,33 +147,33 @@ def dz_bwd_kernel(
     theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
-    factors,  # a, u, v: [3, B, C]
+    factors,  # a, u, v: [B, 3, C]
     grad,  # dO: [B, N, C]
-    grad_z,  # dz: [B, N, C]
+    grad_x,  # [B, N, C], or anything
+    grad_z,  # dz: [B, N, C], where channels come last
     N,
     groups,
     steps,
+    residual: tl.constexpr,  # whether dO is dX's first part, and is copied
     form,
-    together: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUT: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    cut,
 ):
     """dz = a dO + u + v z."""
-    part, b, samples = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
-    group, o, inside = find_place(groups, form, together, OUT)
+    part, b = tl.program_id(1), tl.program_id(2)
+    group, o, inside = find_place(groups, form, cut)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
     coefficients += b * groups * form.terms
-    w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
-    a, u, v = norm_factors(factors, b, samples, C, start + o, inside)
-    r = tl.arange(0, ROWS)[:, None]
-    for step in tl.range(0, steps, num_stages=STAGES):
-        n = (part * steps + step) * ROWS
-        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
-        do = load_tile(grad, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
+    w = weight_tile(z_weight, group, o, inside, 0, form, cut)
+    a, u, v = norm_factors(factors, b, C, start + o, inside)
+    r = tl.arange(0, cut.rows)[:, None]
+    for step in tl.range(0, steps, num_stages=cut.stages):
+        n = (part * steps + step) * cut.rows
+        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, cut)
+        do = load_map(grad, b, n, start + tl.min(o), form, cut.rows, cut.out)
+        if residual:
+            store_inside(grad_x, b, n, start + tl.min(o), do, N, C, inside, form, cut.rows, cut.out)
         place = grad_z + (b.to(tl.int64) * N + n) * C + start + r * C + o[None, :]
-        tl.store(place, a * do + u + v * z, (r < N - n) & inside[None, :])
+        tl.store(place, a * do.to(tl.float32) + u + v * z, (r < N - n) & inside[None, :])
 
 
 @triton.jit
@@ -268,15 +286,15 @@ def branch_backward(
 ) -> tuple[Tensor, Tensor | None]:
     """Writes dtheta, and dO into grad_x; returns dW_z [C, width] and the gradients of the coefficients [B, G, K].
 
-    grad is dO [B, N, C], factors [3, B, C]; theta and grad_theta are [B, N, I] and may be the same. The dot kernel's
+    grad is dO [B, N, C], factors [B, 3, C]; theta and grad_theta are [B, N, I] and may be the same. The dot kernel's
     coefficient is not seen here, and gets None.
     """
-    form = make_form(z_weight, c, first, gamma, precision(theta))
-    run = _narrow if is_narrow(form, theta.dtype) else _wide
-    grad_z, grad_c = run(grad, theta, z_weight, c, factors, grad_theta, grad_x, form)
-    if form.dot:
+    case = find_branch_case(theta, z_weight, c, first, gamma, grad)
+    run = _narrow if is_narrow(case.form, case.dtype) else _wide
+    grad_z, grad_c = run(case, grad, theta, z_weight, c, factors, grad_theta, grad_x)
+    if case.form.dot:
         return grad_z, None
-    return grad_z, grad_c.sum(1).unflatten(2, (c.shape[1], -1)).sum(3).transpose(1, 2)
+    return grad_z, grad_c.sum(1).unflatten(2, (case.groups, -1)).sum(3).transpose(1, 2)
 
 
 def narrow_cut(form: Form, groups: int, dtype: torch.dtype) -> Cut:
@@ -288,91 +306,120 @@ def narrow_cut(form: Form, groups: int, dtype: torch.dtype) -> Cut:
 
 
 @plan
-def make_narrow_plan(
-    batch: int,
-    positions: int,
-    groups: int,
-    stride: int,
-    residual: bool,
-    form: Form,
-    dtypes: tuple[torch.dtype, ...],
-    programs: int,
-    device: torch.device,  # noqa: ARG001
-) -> tuple[Cut, int, Launch]:
-    cut = narrow_cut(form, groups, dtypes[0])
-    grid, steps = choose_grid(cut, form, groups, batch, positions, 2, programs)
+def make_narrow_plan(case: Case, stride: int, residual: bool) -> tuple[Cut, int, Launch]:
+    cut = narrow_cut(case.form, case.groups, case.dtype)
+    grid, steps = choose_grid(cut, case.form, case.groups, case.batch, case.positions, 2, case.on.processors)
     launch = Launch(
-        branch_bwd_kernel, grid, cut.warps, cut.stages, stride, positions, groups, steps, residual, constants(form),
-        cut.together, cut.rows, cut.out, cut.depth, cut.stages,
+        branch_bwd_kernel, grid, cut.warps, cut.stages, stride, case.positions, case.groups, steps, residual,
+        constants(case.form), constants(cut),
     )  # fmt: skip
     return cut, grid[1], launch
 
 
-def _narrow(grad, theta, z_weight, c, factors, grad_theta, grad_x, form: Form) -> tuple[Tensor, Tensor]:
-    (batch, positions, inner), groups = theta.shape, c.shape[1]
-    cut, parts, launch = make_narrow_plan(
-        batch, positions, groups, grad_theta.stride(1), grad_x is not None, form,
-        (theta.dtype, grad.dtype, grad_theta.dtype, grad.dtype if grad_x is None else grad_x.dtype),
-        hardware(theta.device).processors, theta.device,
-    )  # fmt: skip
-    grad_z = c.new_empty((batch, parts, len(z_weight), form.inner_per_group))
-    grad_c = c if form.dot else c.new_empty((batch, parts, form.terms, inner))
-    theta_, grad_ = source(form.tma, theta, 1, cut.rows, cut.depth), source(form.tma, grad, 1, cut.rows, cut.out)
+def _narrow(case: Case, grad, theta, z_weight, c, factors, grad_theta, grad_x) -> tuple[Tensor, Tensor]:
+    cut, parts, launch = make_narrow_plan(case, grad_theta.stride(1), grad_x is not None)
+    grad_z = c.new_empty((case.batch, parts, case.channels, case.form.inner_per_group))
+    grad_c = c if case.form.dot else c.new_empty((case.batch, parts, case.form.terms, case.inner))
+    theta_, grad_ = source(case.on.tma, theta, 1, cut.rows, cut.depth), map_source(case, grad, cut.rows, cut.out)
     launch(theta_, z_weight, c, factors, grad_, grad_theta, grad if grad_x is None else grad_x, grad_z, grad_c)
     return grad_z.sum((0, 1)), grad_c
 
 
 @plan
-def make_wide_plan(
-    batch: int,
-    positions: int,
-    groups: int,
-    stride: int,
-    grad_stride: int,
-    form: Form,
-    dtypes: tuple[torch.dtype, ...],
-    programs: int,
-    device: torch.device,  # noqa: ARG001
-) -> tuple[Cut, int, Launch, Launch]:
-    cut = choose_cut(form, groups, dtypes[0])
-    grid, steps = choose_grid(cut, form, groups, batch, positions, 6, programs)
+def make_wide_plan(case: Case, stride: int, grad_stride: int, residual: bool) -> tuple[Cut, int, Launch, Launch]:
+    cut = choose_cut(case.form, case.groups, case.map_dtype)
+    grid, steps = choose_grid(cut, case.form, case.groups, case.batch, case.positions, 6, case.on.processors)
     dz = Launch(
-        dz_bwd_kernel, grid, cut.warps, cut.stages, positions, groups, steps, constants(form), cut.together, cut.rows,
-        cut.out, cut.depth, cut.stages,
+        dz_bwd_kernel, grid, cut.warps, cut.stages, case.positions, case.groups, steps, residual, constants(case.form),
+        constants(cut),
     )  # fmt: skip
-    rows, columns = 32, min(128, power_of_two(form.inner_per_group))
-    parts = cdiv(positions, rows)
-    grid = groups * cdiv(form.inner_per_group, columns), parts, batch
+    rows, columns = 32, min(128, power_of_two(case.form.inner_per_group))
+    parts = cdiv(case.positions, rows)
+    grid = case.groups * cdiv(case.form.inner_per_group, columns), parts, case.batch
     response = Launch(
-        response_bwd_kernel, grid, 4, 1, stride, grad_stride, positions, groups, constants(form), rows, columns
-    )
+        response_bwd_kernel, grid, 4, 1, stride, grad_stride, case.positions, case.groups, constants(case.form), rows,
+        columns,
+    )  # fmt: skip
     return cut, parts, dz, response
 
 
-def _wide(grad, theta, z_weight, c, factors, grad_theta, grad_x, form: Form) -> tuple[Tensor, Tensor]:
-    (batch, positions, inner), groups = theta.shape, c.shape[1]
-    cut, parts, write_dz, respond = make_wide_plan(
-        batch, positions, groups, theta.stride(1), grad_theta.stride(1), form,
-        (grad.dtype, theta.dtype, grad_theta.dtype), hardware(theta.device).processors, theta.device,
-    )  # fmt: skip
+def _wide(case: Case, grad, theta, z_weight, c, factors, grad_theta, grad_x) -> tuple[Tensor, Tensor]:
+    form, groups = case.form, case.groups
+    cut, parts, write_dz, respond = make_wide_plan(case, theta.stride(1), grad_theta.stride(1), grad_x is not None)
     dtype = torch.float32 if form.rescale else theta.dtype
-    dz = torch.empty_like(grad, dtype=dtype)
-    write_dz(
-        source(form.tma, theta, 1, cut.rows, cut.depth),
-        z_weight,
-        c,
-        factors,
-        source(form.tma, grad, 1, cut.rows, cut.out),
-        dz,
-    )
-    if grad_x is not None:
-        grad_x.copy_(grad)
+    dz = grad.new_empty(grad.shape, dtype=dtype)
+    theta_, grad_ = source(case.on.tma, theta, 1, cut.rows, cut.depth), map_source(case, grad, cut.rows, cut.out)
+    write_dz(theta_, z_weight, c, factors, grad_, grad if grad_x is None else grad_x, dz)
     dz = dz.view(-1, groups, form.channels_per_group).transpose(0, 1)  # [G, B N, wide]
     dy = dz @ z_weight.view(groups, form.channels_per_group, form.inner_per_group).to(dtype)  # [G, B N, width]
     y = torch.empty_like(dy)
-    grad_c = c.new_empty((batch, parts, form.terms, inner))
+    grad_c = c.new_empty((case.batch, parts, form.terms, case.inner))
     respond(theta, c, dy, grad_theta, y, grad_c)
     return (dz.transpose(1, 2) @ y).float().flatten(0, 1), grad_c
+
+
+@triton.jit
+def weight_bwd_kernel(
+    grad,  # [B, N, I]
+    x,  # [B, N, C]
+    sums,  # [parts, I, C]
+    samples,
+    N,
+    I,  # noqa: E741
+    C,
+    each,  # tiles of positions in a part
+    form,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """The weight's gradient over a part of all tiles of positions: ``grad.flatten(0, 1).T @ x.flatten(0, 1)``."""
+    across, tiles = tl.cdiv(C, COLUMNS), tl.cdiv(N, DEPTH)
+    row, column = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * COLUMNS
+    part = tl.program_id(1)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for tile in range(part * each, tl.minimum(part * each + each, samples * tiles)):
+        b, n = tile // tiles, tile % tiles * DEPTH
+        d = load_tile(grad, b, n, row, DEPTH, ROWS, form.tma)
+        total = tl.dot(d.T, load_map(x, b, n, column, form, DEPTH, COLUMNS), total, input_precision=form.precision)
+    i, c = row + tl.arange(0, ROWS)[:, None], column + tl.arange(0, COLUMNS)[None, :]
+    tl.store(sums + (part.to(tl.int64) * I + i) * C + c, total, (i < I) & (c < C))
+
+
+def choose_weight_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
+    if dtype != torch.float32:
+        return Tile(128, 128, 64, 8, 4) if on.tma else Tile(128, 128, 32, 8, 3)
+    return Tile(32, 32, 32, 4, 2) if precision == "ieee" else Tile(64, 64, 32, 4, 3)
+
+
+@plan
+def make_weight_plan(case: Case) -> tuple[Tile, int, Launch]:
+    """Positions are shared out such that the last programs to run leave few processors idle."""
+    tile = choose_weight_tile(case.dtype, case.form.precision, case.on)
+    blocks = cdiv(case.inner, tile.rows) * cdiv(case.channels, tile.columns)
+    tiles = case.batch * cdiv(case.positions, tile.depth)
+    most = min(tiles, max(8, case.on.processors // blocks))
+    parts = min(range(1, most + 1), key=lambda parts: cdiv(blocks * parts, case.on.processors) / parts)
+    each = cdiv(tiles, parts)
+    parts = cdiv(tiles, each)
+    launch = Launch(
+        weight_bwd_kernel, (blocks, parts), tile.warps, tile.stages, case.batch, case.positions, case.inner,
+        case.channels, each, constants(case.form), tile.rows, tile.columns, tile.depth,
+    )  # fmt: skip
+    return tile, parts, launch
+
+
+def weight_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of a weight [I, C] from those of X W^T [B, N, I] and X [B, N, C], in float32.
+
+    For positions last in memory: samples lie between those that a matrix product would sum over.
+    """
+    case = find_case(x, x.shape[2], grad.shape[2], 1, 1, 1, 0.0)
+    tile, parts, launch = make_weight_plan(case)
+    sums = x.new_empty((parts, case.inner, case.channels), dtype=torch.float32)
+    grad_ = source(case.on.tma, grad, 1, tile.depth, tile.rows)
+    launch(grad_, map_source(case, x, tile.depth, tile.columns), sums)
+    return sums.view(case.inner, case.channels) if parts == 1 else sums.sum(0)
 
 
 @plan

@@ -37,9 +37,7 @@ def batch_norm_fwd_kernel(
     row_sums,  # of W_z: [C], where there is a p = 0 term
     weight,  # [C]
     bias,  # [C]
-    scale,  # [B, C]
-    shift,  # [B, C]
-    q,  # [B, C]
+    standard,  # scale, shift and q: [3, B, C]
     found,  # mean, unbiased variance, p: [3, C]
     B,
     N,
@@ -73,9 +71,9 @@ def batch_norm_fwd_kernel(
     p = tl.div_rn(1.0, tl.sqrt_rn(squares / (B * N) + eps))  # exact: the size of z cancels only against itself
     gain = tl.load(weight + channel, known, 0.0)
     along = (constant - mean) * p + means * 0  # [SAMPLES, CHANNELS]
-    tl.store(q + at, along, ok)
-    tl.store(scale + at, gain * p * s, ok)
-    tl.store(shift + at, gain * along + tl.load(bias + channel, known, 0.0), ok)
+    tl.store(standard + at, gain * p * s, ok)
+    tl.store(standard + B * C + at, gain * along + tl.load(bias + channel, known, 0.0), ok)
+    tl.store(standard + 2 * B * C + at, along, ok)
     tl.store(found + channel, whole, known)
     tl.store(found + C + channel, squares / tl.maximum(B * N - 1, 1), known)
     tl.store(found + 2 * C + channel, p, known)
@@ -88,9 +86,9 @@ def batch_norm_bwd_kernel(
     coefficients,  # [B, G, terms]
     row_sums,  # [C]
     weight,  # [C]
-    p,  # [C]
-    q,  # [B, C]
-    factors,  # a, u, v: [3, B, C]
+    standard,  # of which q is read: [3, B, C]
+    found,  # of which p is read: [3, C]
+    factors,  # a, u, v: [B, 3, C]
     extra,  # [B, C], to be summed over a group: the gradient of the only or of the first coefficient
     grads,  # of weight, bias and row_sums: [3, C]
     B,
@@ -107,7 +105,7 @@ def batch_norm_bwd_kernel(
     channel, known, at, ok, c = find_place(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
     plain, along = tl.load(sums + at, ok, 0.0), tl.load(sums + B * C + at, ok, 0.0)
     means, squares = tl.load(moments + at, ok, 0.0), tl.load(moments + B * C + at, ok, 0.0)
-    inverse, away = tl.load(p + channel, known, 0.0), tl.load(q + at, ok, 0.0)
+    inverse, away = tl.load(found + 2 * C + channel, known, 0.0), tl.load(standard + 2 * B * C + at, ok, 0.0)
     gain = tl.load(weight + channel, known, 0.0)
     s = means * 0 + 1
     if dot:
@@ -127,9 +125,10 @@ def batch_norm_bwd_kernel(
         c_0 -= tl.sum(c_0, 0)[None, :] / B  # the sums of dz add up to zero over the samples
         tl.store(extra + at, total * tl.load(row_sums + channel, known, 0.0), ok)
         tl.store(grads + 2 * C + channel, tl.sum(tl.where(ok, total * c_0, 0.0), 0)[None, :], known)
-    tl.store(factors + at, a, ok)
-    tl.store(factors + B * C + at, u, ok)
-    tl.store(factors + 2 * B * C + at, v, ok)
+    place = factors + 3 * at - 2 * channel  # of sample b: 3 b C + channel
+    tl.store(place, a, ok)
+    tl.store(place + C, u, ok)
+    tl.store(place + 2 * C, v, ok)
     tl.store(grads + channel, slope, known)
     tl.store(grads + C + channel, bias, known)
 
@@ -166,14 +165,13 @@ def standardise(
     eps: float,
     first: int,
     dot: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """scale, shift, q [B, C] and the mean, unbiased variance and p [3, C]."""
+) -> tuple[Tensor, Tensor]:
+    """scale, shift and q [3, B, C], and the mean, unbiased variance and p [3, C]."""
     (_, batch, channels), (_, groups, terms) = moments.shape, c.shape
     launch = make_plan("standardise", batch, positions, channels, groups, terms, first, dot, eps, c.device)
-    scale, shift, q = (moments.new_empty((batch, channels)) for _ in range(3))
-    found = moments.new_empty((3, channels))
-    launch(moments, c, c if row_sums is None else row_sums, weight, bias, scale, shift, q, found)
-    return scale, shift, q, found
+    standard, found = moments.new_empty((3, batch, channels)), moments.new_empty((3, channels))
+    launch(moments, c, c if row_sums is None else row_sums, weight, bias, standard, found)
+    return standard, found
 
 
 def backward(
@@ -182,16 +180,16 @@ def backward(
     c: Tensor,
     row_sums: Tensor | None,
     weight: Tensor,
-    p: Tensor,
-    q: Tensor,
+    standard: Tensor,
+    found: Tensor,
     positions: int,
     first: int,
     dot: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """factors [3, B, C], extra [B, C], and the gradients of weight, bias and row_sums [3, C]."""
+    """factors [B, 3, C], extra [B, C], and the gradients of weight, bias and row_sums [3, C]."""
     (_, batch, channels), (_, groups, terms) = moments.shape, c.shape
     launch = make_plan("backward", batch, positions, channels, groups, terms, first, dot, 0.0, c.device)
-    factors, extra = sums.new_empty((3, batch, channels)), sums.new_empty((batch, channels))
+    factors, extra = sums.new_empty((batch, 3, channels)), sums.new_empty((batch, channels))
     grads = sums.new_empty((3, channels))
-    launch(sums, moments, c, c if row_sums is None else row_sums, weight, p, q, factors, extra, grads)
+    launch(sums, moments, c, c if row_sums is None else row_sums, weight, standard, found, factors, extra, grads)
     return factors, extra, grads

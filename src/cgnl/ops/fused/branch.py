@@ -5,53 +5,53 @@ group, is left to whoever calls.
 
 A program takes a few whole groups, or a part of a large one, of one sample: OUT channels, for which it needs W_z of
 DEPTH inner channels at a time. It goes through ``steps`` times ROWS of the sample's positions, and reads the next while
-it works on the last.
+it works on the last. These sizes are those of its ``Cut``.
 """
 
 # Kernels are read by Triton, not run by Python.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 # pyright: reportPossiblyUnboundVariable=false
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Form, Launch, cdiv, constants, hardware, make_form, plan, power_of_two, precision, source
+from .launch import Case, Form, Launch, cdiv, constants, find_case, map_source, plan, power_of_two, source
 from .series import value
-from .tiles import add, load_tile
+from .tiles import add, load_map, load_tile, store_inside
 
 
 @triton.jit
-def find_place(groups, form, together: tl.constexpr, OUT: tl.constexpr):
+def find_place(groups, form, cut):
     """The first group of this program, its channels counted from there, and which of them exist. [OUT]"""
     outer: tl.constexpr = form.channels_per_group
-    across: tl.constexpr = (together * outer + OUT - 1) // OUT
-    group = tl.program_id(0) // across * together
-    o = tl.program_id(0) % across * OUT + tl.arange(0, OUT)
-    return group, o, (o < together * outer) & (group * outer + o < groups * outer)
+    across: tl.constexpr = (cut.together * outer + cut.out - 1) // cut.out
+    group = tl.program_id(0) // across * cut.together
+    o = tl.program_id(0) % across * cut.out + tl.arange(0, cut.out)
+    return group, o, (o < cut.together * outer) & (group * outer + o < groups * outer)
 
 
 @triton.jit
-def weight_tile(z_weight, group, o, inside, k, form, together: tl.constexpr, DEPTH: tl.constexpr):
+def weight_tile(z_weight, group, o, inside, k, form, cut):
     """W_z, transposed, from inner channel k of these groups on; zero between different groups. [DEPTH, OUT]"""
     inner: tl.constexpr = form.inner_per_group
     outer: tl.constexpr = form.channels_per_group
-    i = k + tl.arange(0, DEPTH)
-    ok = (i[:, None] // inner == o[None, :] // outer) & (i[:, None] < together * inner) & inside[None, :]
+    i = k + tl.arange(0, cut.depth)
+    ok = (i[:, None] // inner == o[None, :] // outer) & (i[:, None] < cut.together * inner) & inside[None, :]
     return tl.load(z_weight + (group * outer + o)[None, :] * inner + i[:, None] % inner, ok, 0.0)
 
 
 @triton.jit
-def project(theta, w, z, coefficients, group, groups, k, form, together: tl.constexpr, DEPTH: tl.constexpr):
+def project(theta, w, z, coefficients, group, groups, k, form, cut):
     """z + w^T y, the p = 0 term left out. [ROWS, OUT]"""
     if form.dot:
         z = tl.dot(theta, w, z, input_precision=form.precision)
     else:
-        i = k + tl.arange(0, DEPTH)[None, :]
-        known = (i < together * form.inner_per_group) & (
+        i = k + tl.arange(0, cut.depth)[None, :]
+        known = (i < cut.together * form.inner_per_group) & (
             group * form.inner_per_group + i < groups * form.inner_per_group
         )
         c = coefficients + (group + i // form.inner_per_group) * form.terms
@@ -77,21 +77,18 @@ def z_tile(
     o,
     inside,
     form,
-    together: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUT: tl.constexpr,
-    DEPTH: tl.constexpr,
+    cut,
 ):
     """W_z y from position n on. [ROWS, OUT]"""
-    z = tl.zeros((ROWS, OUT), tl.float32)
-    if together * form.inner_per_group <= DEPTH:
-        t = load_tile(theta, b, n, group * form.inner_per_group, ROWS, DEPTH, form.tma)
-        z = project(t, w, z, coefficients, group, groups, 0, form, together, DEPTH)
+    z = tl.zeros((cut.rows, cut.out), tl.float32)
+    if cut.together * form.inner_per_group <= cut.depth:
+        t = load_tile(theta, b, n, group * form.inner_per_group, cut.rows, cut.depth, form.tma)
+        z = project(t, w, z, coefficients, group, groups, 0, form, cut)
     else:
-        for k in range(0, form.inner_per_group, DEPTH):
-            t = load_tile(theta, b, n, group * form.inner_per_group + k, ROWS, DEPTH, form.tma)
-            w = weight_tile(z_weight, group, o, inside, k, form, together, DEPTH)
-            z = project(t, w, z, coefficients, group, groups, k, form, together, DEPTH)
+        for k in range(0, form.inner_per_group, cut.depth):
+            t = load_tile(theta, b, n, group * form.inner_per_group + k, cut.rows, cut.depth, form.tma)
+            w = weight_tile(z_weight, group, o, inside, k, form, cut)
+            z = project(t, w, z, coefficients, group, groups, k, form, cut)
     return z
 
 
@@ -105,30 +102,26 @@ def moments_fwd_kernel(
     groups,
     steps,
     form,
-    together: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUT: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    cut,
 ):
     """Mean of z over a part of a sample's positions, and the sum of squares about it."""
     part, b = tl.program_id(1), tl.program_id(2)
-    group, o, inside = find_place(groups, form, together, OUT)
+    group, o, inside = find_place(groups, form, cut)
     coefficients += b * groups * form.terms
-    w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
-    r = tl.arange(0, ROWS)[:, None]
-    begin = part * steps * ROWS
+    w = weight_tile(z_weight, group, o, inside, 0, form, cut)
+    r = tl.arange(0, cut.rows)[:, None]
+    begin = part * steps * cut.rows
     # Squares are taken about the mean of the first tile, which is near that of all: nothing large is subtracted.
-    z = z_tile(theta, z_weight, coefficients, w, b, begin, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
-    pilot = tl.sum(tl.where(r < N - begin, z, 0.0), 0)[None, :] / tl.minimum(N - begin, ROWS)
-    plain, squares = tl.zeros((ROWS, OUT), tl.float32), tl.zeros((ROWS, OUT), tl.float32)
-    for step in tl.range(0, steps, num_stages=STAGES):
-        n = begin + step * ROWS
-        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
+    z = z_tile(theta, z_weight, coefficients, w, b, begin, group, groups, o, inside, form, cut)
+    pilot = tl.sum(tl.where(r < N - begin, z, 0.0), 0)[None, :] / tl.minimum(N - begin, cut.rows)
+    plain, squares = tl.zeros((cut.rows, cut.out), tl.float32), tl.zeros((cut.rows, cut.out), tl.float32)
+    for step in tl.range(0, steps, num_stages=cut.stages):
+        n = begin + step * cut.rows
+        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, cut)
         away = tl.where(r < N - n, z - pilot, 0.0)
         plain += away
         squares += away * away
-    count = tl.minimum(N - begin, steps * ROWS)
+    count = tl.minimum(N - begin, steps * cut.rows)
     shift = tl.sum(plain, 0) / count
     out = (
         moments
@@ -171,35 +164,28 @@ def apply_fwd_kernel(
     theta,  # [B, N, I]
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
-    scale,  # [B, C]
-    shift,  # [B, C]
+    affine,  # scale and shift: [2, B, C]
     residual,  # [B, N, C]
     out,  # [B, N, C]
     N,
     groups,
     steps,
     form,
-    together: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUT: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    cut,
 ):
     """residual + (scale z + shift)."""
     part, b = tl.program_id(1), tl.program_id(2)
-    group, o, inside = find_place(groups, form, together, OUT)
+    group, o, inside = find_place(groups, form, cut)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
     coefficients += b * groups * form.terms
-    w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
-    a = tl.load(scale + b * C + start + o, inside, 0.0)[None, :]
-    d = tl.load(shift + b * C + start + o, inside, 0.0)[None, :]
-    r = tl.arange(0, ROWS)[:, None]
-    for step in tl.range(0, steps, num_stages=STAGES):
-        n = (part * steps + step) * ROWS
-        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
-        x = load_tile(residual, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
-        place = out + (b.to(tl.int64) * N + n) * C + start + r * C + o[None, :]
-        tl.store(place, add(x, z * a + d), (r < N - n) & inside[None, :])
+    w = weight_tile(z_weight, group, o, inside, 0, form, cut)
+    a = tl.load(affine + b * C + start + o, inside, 0.0)[None, :]
+    d = tl.load(affine + (tl.num_programs(2) + b) * C + start + o, inside, 0.0)[None, :]
+    for step in tl.range(0, steps, num_stages=cut.stages):
+        n = (part * steps + step) * cut.rows
+        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, cut)
+        x = load_map(residual, b, n, start + tl.min(o), form, cut.rows, cut.out).to(tl.float32)
+        store_inside(out, b, n, start + tl.min(o), add(x, z * a + d), N, C, inside, form, cut.rows, cut.out)
 
 
 @triton.jit
@@ -210,28 +196,25 @@ def gradient_sums_bwd_kernel(
     means,  # [B, C]
     grad,  # [B, N, C]
     sums,  # [2, B, parts, C]
+    N,  # noqa: ARG001
     groups,
     steps,
     form,
-    together: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUT: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    cut,
 ):
     """Sums of dO and of dO (z - mean) over a part of a sample's positions."""
     part, b = tl.program_id(1), tl.program_id(2)
-    group, o, inside = find_place(groups, form, together, OUT)
+    group, o, inside = find_place(groups, form, cut)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
     coefficients += b * groups * form.terms
-    w = weight_tile(z_weight, group, o, inside, 0, form, together, DEPTH)
+    w = weight_tile(z_weight, group, o, inside, 0, form, cut)
     mean = tl.load(means + b * C + start + o, inside, 0.0)[None, :]
-    plain, along = tl.zeros((ROWS, OUT), tl.float32), tl.zeros((ROWS, OUT), tl.float32)
-    for step in tl.range(0, steps, num_stages=STAGES):
-        n = (part * steps + step) * ROWS
-        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, together, ROWS, OUT, DEPTH)
+    plain, along = tl.zeros((cut.rows, cut.out), tl.float32), tl.zeros((cut.rows, cut.out), tl.float32)
+    for step in tl.range(0, steps, num_stages=cut.stages):
+        n = (part * steps + step) * cut.rows
+        z = z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, cut)
         # Zero beyond the last position.
-        do = load_tile(grad, b, n, start + tl.min(o), ROWS, OUT, form.tma).to(tl.float32)
+        do = load_map(grad, b, n, start + tl.min(o), form, cut.rows, cut.out).to(tl.float32)
         plain += do
         along += do * (z - mean)
     out = sums + (b * tl.num_programs(1) + part) * C + start + o
@@ -289,100 +272,61 @@ class Plan(NamedTuple):
 
 
 @plan
-def make_plan(
-    kernel: str,
-    batch: int,
-    positions: int,
-    groups: int,
-    form: Form,
-    dtypes: tuple[torch.dtype, ...],
-    programs: int,
-    device: torch.device,  # noqa: ARG001
-) -> Plan:
-    """For ``moments``, ``apply`` and ``gradient_sums``; the last dtype is that of the widest tensor."""
-    run, warps, waves, sizes = {
-        "moments": (moments_fwd_kernel, 8, 2, (positions, groups)),
-        "apply": (apply_fwd_kernel, 4, 6, (positions, groups)),
-        "gradient_sums": (gradient_sums_bwd_kernel, 8, 2, (groups,)),
-    }[kernel]
-    cut = choose_cut(form, groups, dtypes[-1], warps)
-    grid, steps = choose_grid(cut, form, groups, batch, positions, waves, programs)
+def make_plan(kernel: Any, waves: int, warps: int, case: Case) -> Plan:
+    """For the kernels above, in about so many waves of programs."""
+    form = case.form
+    cut = choose_cut(form, case.groups, case.map_dtype, warps)
+    grid, steps = choose_grid(cut, form, case.groups, case.batch, case.positions, waves, case.on.processors)
     launch = Launch(
-        run, grid, cut.warps, cut.stages, *sizes, steps, constants(form), cut.together, cut.rows, cut.out, cut.depth,
-        cut.stages,
+        kernel, grid, cut.warps, cut.stages, case.positions, case.groups, steps, constants(form),
+        constants(cut),
     )  # fmt: skip
     merge = None
-    if kernel == "moments" and grid[1] > 1:
-        channels = groups * form.channels_per_group
+    if kernel is moments_fwd_kernel and grid[1] > 1:
         merge = Launch(
-            merge_moments_fwd_kernel,
-            (cdiv(channels, 256), batch),
-            4,
-            1,
-            positions,
-            steps * cut.rows,
-            channels,
-            grid[1],
-            256,
-        )
+            merge_moments_fwd_kernel, (cdiv(case.channels, 256), case.batch), 4, 1, case.positions, steps * cut.rows,
+            case.channels, grid[1], 256,
+        )  # fmt: skip
     return Plan(cut, grid[1], launch, merge)
+
+
+def find_branch_case(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float, like: Tensor) -> Case:
+    """For theta [B, N, I], or a part of a wider tensor."""
+    (_, groups, terms), inner = c.shape, theta.shape[2]
+    return find_case(theta, len(z_weight), inner, groups, first, terms, gamma, like)
 
 
 def moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Tensor:
     """Mean of z over the positions of each sample, and the sum of squares about it. [2, B, C]"""
-    (batch, positions, _), groups, channels = theta.shape, c.shape[1], len(z_weight)
-    form = make_form(z_weight, c, first, gamma, precision(theta))
-    cut, parts, launch, merge = make_plan(
-        "moments", batch, positions, groups, form, (theta.dtype,), hardware(theta.device).processors, theta.device
-    )
-    out = c.new_empty((2, batch, parts, channels))
-    launch(source(form.tma, theta, 1, cut.rows, cut.depth), z_weight, c, out)
-    if merge is None:
-        return out.view(2, batch, channels)
-    merged = c.new_empty((2, batch, channels))
-    merge(out, merged)
+    case = find_branch_case(theta, z_weight, c, first, gamma, theta)
+    cut, parts, launch, merge = make_plan(moments_fwd_kernel, 2, 8, case)
+    merged = c.new_empty((2, case.batch, case.channels))
+    out = merged if merge is None else c.new_empty((2, case.batch, parts, case.channels))
+    launch(source(case.on.tma, theta, 1, cut.rows, cut.depth), z_weight, c, out)
+    if merge is not None:
+        merge(out, merged)
     return merged
 
 
 def apply(
-    residual: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, scale: Tensor, shift: Tensor, first: int, gamma: float
+    residual: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, affine: Tensor, first: int, gamma: float
 ) -> Tensor:
-    """residual + (scale z + shift), [B, N, C]; scale and shift are [B, C]."""
-    (batch, positions, _), groups = theta.shape, c.shape[1]
-    form = make_form(z_weight, c, first, gamma, precision(theta))
-    cut, _, launch, _ = make_plan(
-        "apply",
-        batch,
-        positions,
-        groups,
-        form,
-        (theta.dtype, residual.dtype),
-        hardware(theta.device).processors,
-        theta.device,
-    )
+    """residual + (scale z + shift), [B, N, C]; affine begins with scale and shift, each [B, C]."""
+    case = find_branch_case(theta, z_weight, c, first, gamma, residual)
+    cut, _, launch, _ = make_plan(apply_fwd_kernel, 6, 4, case)
     out = torch.empty_like(residual)
-    theta_ = source(form.tma, theta, 1, cut.rows, cut.depth)
-    launch(theta_, z_weight, c, scale, shift, source(form.tma, residual, 1, cut.rows, cut.out), out)
+    theta_ = source(case.on.tma, theta, 1, cut.rows, cut.depth)
+    launch(theta_, z_weight, c, affine, map_source(case, residual, cut.rows, cut.out), out)
     return out
 
 
 def gradient_sums(
     grad: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, means: Tensor, first: int, gamma: float
 ) -> Tensor:
-    """Sums over the positions of each sample of dO, and of dO (z - mean). [2, B, C]"""
-    (batch, positions, _), groups, channels = theta.shape, c.shape[1], len(z_weight)
-    form = make_form(z_weight, c, first, gamma, precision(theta))
-    cut, parts, launch, _ = make_plan(
-        "gradient_sums", batch, positions, groups, form, (theta.dtype, grad.dtype), hardware(theta.device).processors,
-        theta.device,
-    )  # fmt: skip
-    out = c.new_empty((2, batch, parts, channels))
-    launch(
-        source(form.tma, theta, 1, cut.rows, cut.depth),
-        z_weight,
-        c,
-        means,
-        source(form.tma, grad, 1, cut.rows, cut.out),
-        out,
-    )
-    return out.sum(2) if parts > 1 else out.view(2, batch, channels)
+    """Sums over the positions of each sample of dO, and of dO (z - mean), [2, B, C]; means begins with [B, C]."""
+    case = find_branch_case(theta, z_weight, c, first, gamma, grad)
+    cut, parts, launch, _ = make_plan(gradient_sums_bwd_kernel, 2, 8, case)
+    out = c.new_empty((2, case.batch, parts, case.channels))
+    theta_ = source(case.on.tma, theta, 1, cut.rows, cut.depth)
+    launch(theta_, z_weight, c, means, map_source(case, grad, cut.rows, cut.out), out)
+    return out.sum(2) if parts > 1 else out.view(2, case.batch, case.channels)

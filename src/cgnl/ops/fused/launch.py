@@ -2,9 +2,11 @@
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -64,6 +66,13 @@ class Form(NamedTuple):
     """Whether y may be beyond float16's reach, and is divided by its peak before a product."""
     precision: str
     tma: bool
+    """Whether the hardware copies tiles of inner channels and of weights."""
+    map_tma: bool
+    """Whether it copies tiles of maps."""
+    last: bool
+    """Whether channels, and not positions, come last in the memory of maps."""
+    step: int
+    """A power of two that divides the number of positions, where these come last."""
 
 
 def is_dot(first: int, terms: int, gamma: float) -> bool:
@@ -91,17 +100,81 @@ def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, 
     return Series(groups, first, alphas, kernel.envelope, kernel.constant, dot)
 
 
-def make_form(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float, precision: str) -> Form:
-    (channels, width), (_, groups, terms) = z_weight.shape, coefficients.shape
-    dot = is_dot(first, terms, gamma)
-    rescale = z_weight.dtype == torch.float16 and not dot
-    tma = hardware(z_weight.device).tma
-    return Form(width, channels // groups, first, terms, gamma, dot, rescale, precision, tma)
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What plans are made for. ``find_case`` gives the same object for the same case, so plans are found at once."""
+
+    batch: int
+    positions: int
+    channels: int
+    inner: int
+    groups: int
+    form: Form
+    dtype: torch.dtype
+    """Of the operands of products."""
+    map_dtype: torch.dtype
+    on: Hardware
+    device: torch.device
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Samples and their length as kernels see them that take all samples as one where channels come last."""
+        return (1, self.batch * self.positions) if self.form.last else (self.batch, self.positions)
 
 
-def constants(form: Form) -> Form:
-    """The form as kernels take it: ``form.dot`` and the others are known when they are compiled."""
-    return Form._make(map(tl.constexpr, form))
+@functools.lru_cache(maxsize=4096)
+def make_case(
+    batch: int,
+    positions: int,
+    channels: int,
+    inner: int,
+    groups: int,
+    first: int,
+    terms: int,
+    gamma: float,
+    dtype: torch.dtype,
+    map_dtype: torch.dtype,
+    last: bool,
+    precision: str,
+    on: Hardware,
+    device: torch.device,
+) -> Case:
+    dot, row = is_dot(first, terms, gamma), positions * min(dtype.itemsize, map_dtype.itemsize)
+    map_tma = on.tma and (last or row % 16 == 0)  # the hardware copies rows that begin at multiples of 16 bytes
+    form = Form(
+        inner // groups, channels // groups, first, terms, gamma, dot, dtype == torch.float16 and not dot, precision,
+        on.tma, map_tma, last, 1 if last else math.gcd(positions, 16),
+    )  # fmt: skip
+    return Case(batch, positions, channels, inner, groups, form, dtype, map_dtype, on, device)
+
+
+def find_case(
+    rows: Tensor,
+    channels: int,
+    inner: int,
+    groups: int,
+    first: int,
+    terms: int,
+    gamma: float,
+    like: Tensor | None = None,
+) -> Case:
+    """For operands like ``rows`` [B, N, C or I], and maps [B, N, C] like ``like`` or like rows."""
+    like = rows if like is None else like
+    (batch, positions, _), device = rows.shape, rows.device
+    return make_case(
+        batch, positions, channels, inner, groups, first, terms, gamma, rows.dtype, like.dtype, is_last(like),
+        precision(rows), hardware(device), device,
+    )  # fmt: skip
+
+
+def constants(values: Any) -> Any:
+    """A named tuple as kernels take it: ``form.dot`` and the others are known when they are compiled."""
+    return values._make(map(tl.constexpr, values))
+
+
+def is_last(rows: Tensor) -> bool:
+    """Whether channels come last in the memory of [B, N, C]."""
+    return rows.stride(2) == 1
 
 
 def precision(x: Tensor) -> str:
@@ -112,18 +185,21 @@ def precision(x: Tensor) -> str:
     return "tf32x3" if x.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "ieee"
 
 
-def flatten_rows(x: Tensor) -> Tensor:
-    """[B, N, C] -> [B N, C], nothing copied."""
-    return x.view(-1, x.shape[-1])
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """X W^T, [B, N, I], of a map and a weight [I, C]. Nothing is copied: cuBLAS takes X as it lies."""
+    return F.linear(x, weight) if is_last(x) else torch.bmm(x, weight.t().expand(x.shape[0], -1, -1))
 
 
 class Descriptor(TensorDescriptor):
     """A tensor that the hardware copies tile by tile, with zeros beyond its edges."""
 
-    def __init__(self, tensor: Tensor, tile: list[int]):
+    def __init__(self, tensor: Tensor, tile: list[int], shape: list[int] | None = None):
         # Not the dataclass's own: its checks take longer than a launch, and hold for all tensors of a plan.
-        self.base, self.shape, self.strides = tensor, list(tensor.shape), list(tensor.stride())
-        self.block_shape, self.padding = tile, "zero"
+        self.base, self.block_shape, self.padding = tensor, tile, "zero"
+        if shape is None:
+            self.shape, self.strides = list(tensor.shape), list(tensor.stride())
+        else:  # dense, whatever axes of one element say
+            self.shape, self.strides = shape, [shape[1] * shape[2], shape[2], 1]
 
 
 class Pointers(NamedTuple):
@@ -139,11 +215,21 @@ class Pointers(NamedTuple):
 
 
 def source(tma: bool, tensor: Tensor, *tile: int) -> Descriptor | Pointers:
-    """[M, C] or [B, N, C], for ``load_rows``, ``load_tile`` and ``store_rows`` to read or write by such tiles."""
+    """[M, C] or [B, N, C], for ``load_rows`` and ``load_tile`` to read by such tiles."""
     if tma:
         return Descriptor(tensor, list(tile))
     rows, columns = tensor.shape[-2:]
     return Pointers(tensor, rows, columns, tensor.stride(-2), tensor.stride(0) if tensor.ndim == 3 else 0)
+
+
+def map_source(case: Case, tensor: Tensor, rows: int, columns: int, flat: bool = False) -> Descriptor | Pointers:
+    """A map, for ``load_map`` and ``store_map``; ``flat`` if the kernel sees all samples as one (``Case.runs``)."""
+    (batch, positions), channels = case.runs if flat else (case.batch, case.positions), case.channels
+    if not case.form.map_tma:
+        return Pointers(tensor, positions, channels, 0)
+    if case.form.last:
+        return Descriptor(tensor, [1, rows, columns], [batch, positions, channels])
+    return Descriptor(tensor, [1, columns, rows], [batch, channels, positions])
 
 
 def aligned(tensor: Tensor) -> Tensor:

@@ -24,10 +24,13 @@ class Norm(NamedTuple):
 
 
 class Standard(NamedTuple):
-    """What the forward pass goes on with, and what the backward pass needs again."""
+    """What the forward pass goes on with, and what the backward pass needs again.
 
-    scale: Tensor
-    shift: Tensor
+    From the kernel of batch norm, p and q are the whole that it wrote them to.
+    """
+
+    affine: Tensor
+    """Begins with scale and shift, each [B, C]."""
     q: Tensor
     mean: Tensor
     variance: Tensor
@@ -39,7 +42,7 @@ class Standard(NamedTuple):
 
 class Gradients(NamedTuple):
     factors: Tensor
-    """a, u, v of dz = a dO + u + v z, [3, B, C]."""
+    """a, u, v of dz = a dO + u + v z, [B, 3, C]."""
     coefficient: Tensor
     """To be summed over a group: gradient of the dot kernel's coefficient, or of the p = 0 one. [B, C]"""
     weight: Tensor
@@ -56,6 +59,7 @@ def standardise(
     constant: Tensor | None,
     weight: Tensor,
     bias: Tensor,
+    batch: int,
     positions: int,
     groups: int,
 ) -> Standard:
@@ -75,8 +79,8 @@ def standardise(
             mean, variance, p, q = _over_group(means, squares, constant, positions, groups, norm.eps)
         else:
             mean, variance, p, q, count = _over_batch(means, squares, constant, positions, norm)
-    scale, shift = torch.broadcast_tensors(weight * p * s, weight * q + bias)
-    return Standard(scale, shift, q, mean, variance, p, count)
+    affine = torch.stack([t.expand(batch, -1) for t in (weight * p * s, weight * q + bias)])  # [2, B, C]
+    return Standard(affine, q, mean, variance, p, count)
 
 
 def _over_group(means: Tensor, squares: Tensor, constant: Tensor, positions: int, groups: int, eps: float):
@@ -151,5 +155,5 @@ def backward(
     if norm.kind == "batch" and norm.process_group is None:
         total = total - total.mean(0)  # over all samples it is zero: what is left was rounding
     coefficient = total * row_sums if strength is None else a * along + v * s * squares + means * total
-    factors = torch.stack((s * a, s * u, s * s * v))
+    factors = torch.stack((s * a, s * u, s * s * v), 1)
     return Gradients(factors, coefficient, standing.sum(0), plain.sum(0), (total * c_0).sum(0))

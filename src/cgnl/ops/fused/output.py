@@ -9,33 +9,31 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from .launch import (
-    Form,
+    Case,
     Hardware,
     Launch,
     Tile,
     cdiv,
     constants,
-    flatten_rows,
-    hardware,
+    find_case,
     is_dot,
-    make_form,
+    map_source,
     plan,
     power_of_two,
-    precision,
+    project,
     source,
 )
 from .series import value
-from .tiles import add, halves, load_rows, store_rows
+from .tiles import add, find_tile, halves, load_map, load_rows, load_tile, store_map
 
 
 @triton.jit
-def write(z, c_0, row, start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
+def write(z, c_0, b, n, start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
           normed: tl.constexpr, form, ROWS: tl.constexpr, OUT: tl.constexpr):  # fmt: skip
     """X + norm(z) at OUT channels from ``start`` on; z [ROWS, OUT] still lacks the p = 0 term."""
     channel = start + tl.arange(0, OUT)[None, :]
@@ -45,18 +43,26 @@ def write(z, c_0, row, start, row_sums, mean, variance, weight, bias, residual, 
     if normed:
         scale = tl.load(weight + channel, inside, 0.0) * tl.rsqrt(tl.load(variance + channel, inside, 1.0) + eps)
         z = (z - tl.load(mean + channel, inside, 0.0)) * scale + tl.load(bias + channel, inside, 0.0)
-    x = load_rows(residual, row, start, ROWS, OUT, form.tma).to(tl.float32)
-    store_rows(out, row, start, add(x, z), ROWS, OUT, form.tma)
+    x = load_map(residual, b, n, start, form, ROWS, OUT).to(tl.float32)
+    store_map(out, b, n, start, add(x, z), form, ROWS, OUT)
+
+
+@triton.jit
+def find_samples(b, n, length, N, form, ROWS: tl.constexpr):
+    """The sample of each row of a tile, and whether there is one. [ROWS]"""
+    r = n + tl.arange(0, ROWS)
+    return (r // N if form.last else b + r * 0), r < length
 
 
 @triton.jit
 def write_group(
     theta,  # [ROWS, SLOT]
     group,
-    row,
+    b,
+    n,
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
-    M,
+    length,
     N,
     groups,
     row_sums,
@@ -77,9 +83,10 @@ def write_group(
     """y of one group, W_z y, and what is added to X."""
     width: tl.constexpr = form.inner_per_group
     wide: tl.constexpr = form.channels_per_group
-    r, i = tl.arange(0, ROWS), tl.arange(0, SLOT)[:, None]
-    present = (row + r < M) & (r * 0 + group < groups)
-    c = coefficients + ((row + r) // N * groups + group) * form.terms  # [ROWS]
+    i = tl.arange(0, SLOT)[:, None]
+    sample, present = find_samples(b, n, length, N, form, ROWS)
+    present = present & (sample * 0 + group < groups)
+    c = coefficients + (sample * groups + group) * form.terms  # [ROWS]
     c_0 = tl.load(c, present, 0.0)[:, None]  # for the dot kernel the only one
     top = 1.0
     if form.dot:
@@ -97,13 +104,13 @@ def write_group(
             z *= c_0
         if form.rescale:
             z *= top
-        write(z, c_0, row, group * wide + start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
+        write(z, c_0, b, n, group * wide + start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
               normed, form, ROWS, OUT)  # fmt: skip
 
 
 @triton.jit
 def output_fwd_kernel(
-    x,  # [M, C]
+    x,  # [B, N, C]
     theta_weight,  # [I, C], I = inner channels
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
@@ -112,9 +119,9 @@ def output_fwd_kernel(
     variance,
     weight,
     bias,
-    residual,  # [M, C]
-    out,  # [M, C]
-    M,
+    residual,  # [B, N, C]
+    out,  # [B, N, C]
+    length,
     N,
     C,
     groups,
@@ -129,29 +136,31 @@ def output_fwd_kernel(
 ):
     """theta of one or two groups in registers, and each of them from there to the output::
 
-    theta = x @ w_theta.T  # [M, I]
+    theta = x @ w_theta.T  # [B, N, I]
     y = sum(c[p] * theta**p for p in powers)  # c of each sample and group
     z = y @ w_z.T  # of each group
     out = residual + (z - mean) / sqrt(variance + eps) * weight + bias
     """
     across = tl.cdiv(groups, together)
-    row, group = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * together
+    group = tl.program_id(0) % across * together
+    b, n = find_tile(tl.program_id(0) // across, length, form, ROWS)
     rest = (row_sums, mean, variance, weight, bias, residual, out, C, eps)
     theta = tl.zeros((ROWS, together * SLOT), tl.float32)
     for k in range(0, C, DEPTH):
         w = load_rows(theta_weight, group * form.inner_per_group, k, together * SLOT, DEPTH, form.tma)
-        theta = tl.dot(load_rows(x, row, k, ROWS, DEPTH, form.tma), w.T, theta, input_precision=form.precision)
+        theta = tl.dot(load_map(x, b, n, k, form, ROWS, DEPTH), w.T, theta, input_precision=form.precision)
     if together == 1:
-        write_group(theta, group, row, z_weight, coefficients, M, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
+        write_group(theta, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
     else:
         one, two = halves(theta, ROWS, SLOT)
-        write_group(one, group, row, z_weight, coefficients, M, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
-        write_group(two, group + 1, row, z_weight, coefficients, M, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
+        write_group(one, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
+        group += 1
+        write_group(two, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
 
 
 @triton.jit
 def wide_output_fwd_kernel(
-    operand,  # [M, K], or [M, groups K]
+    operand,  # X, or theta: [B, N, groups K]
     product,  # [C, K]
     sizes,  # of the weight's rows: [C]
     coefficients,  # [B, G]
@@ -159,16 +168,17 @@ def wide_output_fwd_kernel(
     variance,
     weight,
     bias,
-    residual,  # [M, C]
-    out,  # [M, C]
-    M,
+    residual,  # [B, N, C]
+    out,  # [B, N, C]
+    samples,
+    length,
     N,
     C,
     K,
     groups,
-    stride,  # between the operands of two groups: K, or 0
     eps,
     normed: tl.constexpr,
+    composed: tl.constexpr,
     sized: tl.constexpr,
     form,
     ROWS: tl.constexpr,
@@ -177,28 +187,32 @@ def wide_output_fwd_kernel(
 ):
     """A matrix product for twice OUT channels of one large group, times s, and what follows; the dot kernel only::
 
-        z = s * (operand @ product.T)  # operand and product: X and W_z W_theta, or theta and W_z
+        z = s * (operand @ product.T)  # composed: X and W_z W_theta; otherwise theta and W_z
         out = residual + (z - mean) / sqrt(variance + eps) * weight + bias
 
     Two programs share a processor: one writes while the other multiplies.
     """
     across = C // (2 * OUT)
     rest = (mean, mean, variance, weight, bias, residual, out, C, eps)
-    for tile in tl.range(tl.program_id(0), tl.cdiv(M, ROWS) * across, tl.num_programs(0)):
-        row, start = tile // across * ROWS, tile % across * (2 * OUT)
+    for tile in tl.range(tl.program_id(0), samples * tl.cdiv(length, ROWS) * across, tl.num_programs(0)):
+        start = tile % across * (2 * OUT)
+        b, n = find_tile(tile // across, length, form, ROWS)
         group = start // form.channels_per_group
         z = tl.zeros((ROWS, 2 * OUT), tl.float32)
         for k in range(0, K, DEPTH):
             w = load_rows(product, start, k, 2 * OUT, DEPTH, form.tma)
-            a = load_rows(operand, row, group * stride + k, ROWS, DEPTH, form.tma)
+            if composed:
+                a = load_map(operand, b, n, k, form, ROWS, DEPTH)
+            else:
+                a = load_tile(operand, b, n, group * K + k, ROWS, DEPTH, form.tma)
             z = tl.dot(a, w.T, z, input_precision=form.precision)
-        r = row + tl.arange(0, ROWS)
-        z *= tl.load(coefficients + r // N * groups + group, r < M, 0.0)[:, None]
+        sample, present = find_samples(b, n, length, N, form, ROWS)
+        z *= tl.load(coefficients + sample * groups + group, present, 0.0)[:, None]
         if sized:
             z *= tl.load(sizes + start + tl.arange(0, 2 * OUT))[None, :]
         left, right = halves(z, ROWS, OUT)
-        write(left, 0.0, row, start, *rest, normed, form, ROWS, OUT)
-        write(right, 0.0, row, start + OUT, *rest, normed, form, ROWS, OUT)
+        write(left, 0.0, b, n, start, *rest, normed, form, ROWS, OUT)
+        write(right, 0.0, b, n, start + OUT, *rest, normed, form, ROWS, OUT)
 
 
 OUT = 64
@@ -222,28 +236,17 @@ class Plan(NamedTuple):
 
 
 @plan
-def make_plan(
-    batch: int,
-    positions: int,
-    channels: int,
-    groups: int,
-    form: Form,
-    eps: float,
-    normed: bool,
-    dtype: torch.dtype,
-    residual_dtype: torch.dtype,  # noqa: ARG001
-    on: Hardware,
-    device: torch.device,  # noqa: ARG001
-    tile: Tile | None = None,
-) -> Plan:
-    tile = tile or choose_tile(dtype, form.precision, on)
+def make_plan(case: Case, eps: float, normed: bool, tile: Tile | None) -> Plan:
+    form = case.form
+    tile = tile or choose_tile(case.dtype, form.precision, case.on)
     slot = power_of_two(form.inner_per_group)
     together = max(1, min(2, tile.columns // slot)) if slot == form.inner_per_group else 1
     block = min(OUT, math.gcd(form.channels_per_group, 1 << 30))  # a power of two that divides a group
-    rows = batch * positions
+    samples, length = case.runs
+    grid = (samples * cdiv(length, tile.rows) * cdiv(case.groups, together),)
     launch = Launch(
-        output_fwd_kernel, (cdiv(rows, tile.rows) * cdiv(groups, together),), tile.warps, tile.stages, rows, positions,
-        channels, groups, eps, normed, constants(form), together, tile.rows, slot, tile.depth, block,
+        output_fwd_kernel, grid, tile.warps, tile.stages, length, case.positions, case.channels, case.groups, eps,
+        normed, constants(form), together, tile.rows, slot, tile.depth, block,
     )  # fmt: skip
     return Plan(tile, slot, together, block, launch)
 
@@ -262,22 +265,19 @@ def output(
     tile: Tile | None = None,
 ) -> Tensor:
     """residual + norm(W_z y) for x [B, N, C]; norm is its mean, variance, weight and bias, each [C], or nothing."""
-    batch, positions, channels = x.shape
-    form = make_form(z_weight, coefficients, first, gamma, precision(x))
-    tile, slot, together, block, launch = make_plan(
-        batch, positions, channels, coefficients.shape[1], form, eps, bool(norm), x.dtype, residual.dtype,
-        hardware(x.device), x.device, tile,
-    )  # fmt: skip
-    out, tma = torch.empty_like(residual), form.tma
+    (inner, channels), (_, groups, terms) = theta.shape, coefficients.shape
+    case = find_case(x, channels, inner, groups, first, terms, gamma, residual)
+    tile, slot, together, block, launch = make_plan(case, eps, bool(norm), tile)
+    out = torch.empty_like(residual)
     launch(
-        source(tma, flatten_rows(x), tile.rows, tile.depth),
-        source(tma, theta, together * slot, tile.depth),
+        map_source(case, x, tile.rows, tile.depth, flat=True),
+        source(case.on.tma, theta, together * slot, tile.depth),
         z_weight,
         coefficients,
         coefficients if row_sums is None else row_sums,
         *(norm or [coefficients] * 4),
-        source(tma, flatten_rows(residual), tile.rows, block),
-        source(tma, flatten_rows(out), tile.rows, block),
+        map_source(case, residual, tile.rows, block, flat=True),
+        map_source(case, out, tile.rows, block, flat=True),
     )
     return out
 
@@ -307,25 +307,13 @@ WIDE = Tile(rows=128, columns=2 * OUT, depth=64, warps=4, stages=3, resident=2)
 
 
 @plan
-def make_wide_plan(
-    batch: int,
-    positions: int,
-    channels: int,
-    depth: int,
-    groups: int,
-    stride: int,
-    eps: float,
-    normed: bool,
-    sized: bool,
-    form: Form,
-    dtypes: tuple[torch.dtype, torch.dtype],  # noqa: ARG001
-    programs: int,
-    device: torch.device,  # noqa: ARG001
-) -> Launch:
-    tiles = cdiv(batch * positions, WIDE.rows) * (channels // WIDE.columns)
+def make_wide_plan(case: Case, depth: int, eps: float, normed: bool, composed: bool, sized: bool) -> Launch:
+    samples, length = case.runs
+    tiles = samples * cdiv(length, WIDE.rows) * (case.channels // WIDE.columns)
     return Launch(
-        wide_output_fwd_kernel, (min(tiles, WIDE.resident * programs),), WIDE.warps, WIDE.stages, batch * positions,
-        positions, channels, depth, groups, stride, eps, normed, sized, constants(form), WIDE.rows, OUT, WIDE.depth,
+        wide_output_fwd_kernel, (min(tiles, WIDE.resident * case.on.processors),), WIDE.warps, WIDE.stages, samples,
+        length, case.positions, case.channels, depth, case.groups, eps, normed, composed, sized, constants(case.form),
+        WIDE.rows, OUT, WIDE.depth,
     )  # fmt: skip
 
 
@@ -339,24 +327,23 @@ def wide_output(
     eps: float,
 ) -> Tensor:
     """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``output``."""
-    (batch, positions, channels), groups = x.shape, coefficients.shape[1]
-    form = make_form(z_weight, coefficients, 1, 0.0, precision(x))
-    if composes(channels, theta.shape[0], form.inner_per_group):
-        operand, (product, sizes), stride = x, compose(z_weight, theta, groups), 0
+    (inner, channels), groups = theta.shape, coefficients.shape[1]
+    case = find_case(x, channels, inner, groups, 1, 1, 0.0, residual)
+    product, sizes = z_weight, None
+    if composed := composes(channels, inner, inner // groups):
+        product, sizes = compose(z_weight, theta, groups)
+        operand = map_source(case, x, WIDE.rows, WIDE.depth, flat=True)
     else:
-        operand, product, sizes, stride = F.linear(x, theta), z_weight, None, form.inner_per_group
-    launch = make_wide_plan(
-        batch, positions, channels, product.shape[1], groups, stride, eps, bool(norm), sizes is not None, form,
-        (x.dtype, residual.dtype), hardware(x.device).processors, x.device,
-    )  # fmt: skip
-    out, tma = torch.empty_like(residual), form.tma
+        operand = source(case.on.tma, project(x, theta).view(*case.runs, -1), 1, WIDE.rows, WIDE.depth)
+    launch = make_wide_plan(case, product.shape[1], eps, bool(norm), composed, sizes is not None)
+    out = torch.empty_like(residual)
     launch(
-        source(tma, flatten_rows(operand), WIDE.rows, WIDE.depth),
-        source(tma, product, WIDE.columns, WIDE.depth),
+        operand,
+        source(case.on.tma, product, WIDE.columns, WIDE.depth),
         coefficients if sizes is None else sizes,
         coefficients,
         *(norm or [coefficients] * 4),
-        source(tma, flatten_rows(residual), WIDE.rows, OUT),
-        source(tma, flatten_rows(out), WIDE.rows, OUT),
+        map_source(case, residual, WIDE.rows, OUT, flat=True),
+        map_source(case, out, WIDE.rows, OUT, flat=True),
     )
     return out

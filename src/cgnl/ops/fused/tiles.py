@@ -1,6 +1,8 @@
 """How kernels read and write tiles: copied by the hardware from descriptors, or element by element through pointers.
 
-Either way, a tile is zero beyond the tensor's edges, and what lies there is not written.
+Either way, a tile is zero beyond the tensor's edges, and what lies there is not written. A *map* is X or whatever has
+its shape: [B, N, C], dense, with channels or positions last in memory as the ``Form`` says. Tiles of it are
+[ROWS, COLUMNS], positions by channels, in both.
 """
 
 # Kernels are read by Triton, not run by Python.
@@ -24,7 +26,7 @@ def load_rows(source, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, tm
 
 @triton.jit
 def load_tile(source, b, n, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, tma: tl.constexpr):
-    """Of sample b, from position n on. [ROWS, COLUMNS]"""
+    """Of sample b, from position n on, where channels come last. [ROWS, COLUMNS]"""
     if tma:
         tile = source.load([b, n, column]).reshape(ROWS, COLUMNS)
     else:
@@ -32,6 +34,63 @@ def load_tile(source, b, n, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, t
         place = source.base + b.to(tl.int64) * source.sample + r.to(tl.int64) * source.row + c
         tile = tl.load(place, (r < source.rows) & (c < source.columns), 0.0)
     return tile
+
+
+@triton.jit
+def find_tile(index, length, form, ROWS: tl.constexpr):
+    """The sample and the first position of a tile. Where channels come last, all samples are read as a single one."""
+    if form.last:
+        b, n = index * 0, index * ROWS
+    else:
+        each = tl.cdiv(length, ROWS)
+        b, n = index // each, index % each * ROWS
+    return b, n
+
+
+@triton.jit
+def find_elements(b, n, column, N, C, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where the elements of a map's tile lie. [ROWS, COLUMNS]"""
+    r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    if form.last:
+        place = (b.to(tl.int64) * N + n) * C + column + r * C + c
+    else:
+        length = N // form.step * form.step  # N itself: the compiler sees how many neighbours it may take at once
+        place = (b.to(tl.int64) * C + column) * length + n + c * length + r
+    return place
+
+
+@triton.jit
+def are_inside(n, column, N, C, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Which elements of a map's tile exist. [ROWS, COLUMNS]"""
+    r, c = n + tl.arange(0, ROWS)[:, None], column + tl.arange(0, COLUMNS)[None, :]
+    return (r < N // form.step * form.step) & (c < C)
+
+
+@triton.jit
+def load_map(source, b, n, column, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Of sample b, from position n on. [ROWS, COLUMNS]"""
+    if not form.map_tma:
+        place = find_elements(b, n, column, source.rows, source.columns, form, ROWS, COLUMNS)
+        inside = are_inside(n, column, source.rows, source.columns, form, ROWS, COLUMNS)
+        tile = tl.load(source.base + place, inside, 0.0)
+    elif form.last:
+        tile = source.load([b, n, column]).reshape(ROWS, COLUMNS)
+    else:
+        tile = source.load([b, column, n]).reshape(COLUMNS, ROWS).T
+    return tile
+
+
+@triton.jit
+def store_map(target, b, n, column, tile, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """To sample b, from position n on, in the map's dtype."""
+    if not form.map_tma:
+        place = find_elements(b, n, column, target.rows, target.columns, form, ROWS, COLUMNS)
+        inside = are_inside(n, column, target.rows, target.columns, form, ROWS, COLUMNS)
+        tl.store(target.base + place, tile.to(target.base.dtype.element_ty), inside)
+    elif form.last:
+        target.store([b, n, column], tile.to(target.dtype).reshape(1, ROWS, COLUMNS))
+    else:
+        target.store([b, column, n], tile.to(target.dtype).T.reshape(1, COLUMNS, ROWS))
 
 
 @triton.jit
@@ -48,14 +107,10 @@ def load_pair(source, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, tm
 
 
 @triton.jit
-def store_rows(target, row, column, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr, tma: tl.constexpr):
-    """To a matrix, in its dtype."""
-    if tma:
-        target.store([row, column], tile.to(target.dtype))
-    else:
-        r, c = row + tl.arange(0, ROWS)[:, None], column + tl.arange(0, COLUMNS)[None, :]
-        place = target.base + r.to(tl.int64) * target.row + c
-        tl.store(place, tile.to(target.base.dtype.element_ty), (r < target.rows) & (c < target.columns))
+def store_inside(target, b, n, column, tile, N, C, inside, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Some columns of a tile, to the map that begins at this pointer. inside [COLUMNS]"""
+    place = find_elements(b, n, column, N, C, form, ROWS, COLUMNS)
+    tl.store(target + place, tile, are_inside(n, column, N, C, form, ROWS, COLUMNS) & inside[None, :])
 
 
 @triton.jit
