@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from ..atomic_io import make_folder
 from ..engine.checks import check_files
-from ..engine.config import default_recipe, load
+from ..engine.config import default_recipe, load_typed
 from ..engine.loggers import check_installed
 from ..engine.settings import ONLINE, Config
 from ..extras import need
@@ -60,7 +60,7 @@ def train(
         if (run / "config.yaml").is_file():
             new = f"cgnl train {run / 'config.yaml'} starts another with its settings"
             raise ValueError(f"{recipe} is a run: cgnl train --resume {run} resumes it, {new}")
-    config = load(recipe or default_recipe(settings), settings)
+    config = load_typed(recipe or default_recipe(settings), settings)
     check_files(config)
     if find_lr:
         suggest_lr(config, steps or STEPS, output)
