@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..atomic_io import make_folder
+from ..data.index import require_outside
 from ..engine.checks import check_files
 from ..engine.config import default_recipe, load_typed
 from ..engine.loggers import check_installed
@@ -103,6 +104,8 @@ def without_online(config: Config, settings: dict[str, Any]) -> dict[str, Any]:
 def suggest_lr(config: Config, steps: int, output: str | None) -> None:
     """Print, and draw, how the loss depends on the learning rate, and a rate to use."""
     if output:
+        if config.data.root is not None:
+            require_outside(output, config.data.root)
         need("matplotlib", "explain")
         make_folder(Path(output).parent)
     from ..engine.distributed import is_rank_zero
