@@ -7,6 +7,7 @@ import pytest
 
 from cgnl.commands.train import repeat_by, train
 from cgnl.engine.config import load, to_yaml
+from tests.engine.conftest import write_pictures
 
 
 @pytest.fixture
@@ -143,3 +144,10 @@ def test_train_without_resume_says_what_a_run_folder_is_for(cgnl, given, pets):
     assert (status, given) == (2, [])
     assert "cgnl train --resume runs/pets-2" in err
     assert "cgnl train runs/pets-2/config.yaml" in err
+
+
+def test_find_lr_draws_nothing_into_the_dataset(cgnl, tmp_path):
+    picture, *_ = write_pictures(tmp_path / "data", count=2)
+    content = picture.read_bytes()
+    status, _, err = cgnl("train", f"data.root={tmp_path / 'data'}", "--find-lr", "-o", picture)
+    assert (status, "is within" in err, picture.read_bytes() == content) == (2, True, True)

@@ -1,5 +1,6 @@
 """Settings that do not go together, and names and files that there are not."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import timm
 import torchvision
 
 from cgnl import models
-from cgnl.engine.checks import REGISTERED, WEIGHTS, check_files, find_names
-from cgnl.engine.config import load
-from cgnl.engine.settings import dataset_name
+from cgnl.data.readers import READERS
+from cgnl.engine.checks import IDLE, NEEDS, REGISTERED, WEIGHTS, check_files, find_names
+from cgnl.engine.config import load, load_typed, nest
+from cgnl.engine.settings import SYNTHETIC, dataset_name, setting_names
 from tests.engine.conftest import refused
 
 
@@ -139,3 +141,40 @@ def test_load_refuses_networks_of_libraries_without_importing_them(name, near, m
         load(None, {"model.name": name})
     assert not {"timm", "torchvision"} & sys.modules.keys()
     assert load(None, {"model.name": "timm/resnet18.a1_in1k"}).model.name == "timm/resnet18.a1_in1k"
+
+
+IDLE_SETTINGS = [
+    ({"data.root": "plain", "data.dataset": "relation"}, "data.root has no effect with data.dataset = relation"),
+    ({"data.frames": 8, "data.dataset": "cub"}, "data.frames has no effect with data.dataset = cub"),
+    ({"data.split": 2, "data.dataset": "lsa64"}, "data.split has no effect with data.dataset = lsa64"),
+    ({"optim.nesterov": True, "optim.optimizer": "adamw"}, "optim.nesterov has no effect with optim.optimizer = adamw"),
+    ({"optim.betas": [0.5, 0.9], "optim.optimizer": "sgd"}, "optim.betas has no effect with optim.optimizer = sgd"),
+    ({"model.options.groups": 4, "model.block": None}, "model.options has no effect with model.block = null"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), IDLE_SETTINGS)
+def test_load_typed_refuses_what_has_no_effect_with_what_was_typed(settings, words, tmp_path):
+    assert refused(load_typed, None, settings) == f"{words}: leave one of them out"
+    one, other = settings
+    load_typed(None, {one: settings[one]})
+    (tmp_path / "recipe.yaml").write_text(json.dumps(nest({one: settings[one]})))
+    load_typed(tmp_path / "recipe.yaml", {other: settings[other]})
+    load(None, settings)
+
+
+def test_load_typed_takes_what_has_an_effect_with_what_was_typed():
+    load_typed(None, {"optim.nesterov": True, "optim.optimizer": "sgd"})
+    load_typed(None, {"optim.nesterov": False, "optim.optimizer": "adamw"})
+    load_typed(None, {"data.frames": 8, "data.dataset": "ucf101", "data.split": 2, "data.root": "ucf"})
+    load_typed(None, {"data.samples": 9, "data.dataset": "parts", "model.block": None, "model.options": {}})
+
+
+def test_every_setting_that_may_have_no_effect_is_one():
+    names = {name for entry in (NEEDS | IDLE).items() for name in (entry[0], entry[1][0])}
+    assert names <= set(setting_names())
+    assert not NEEDS.keys() & IDLE.keys()
+    assert {value for other, values in (NEEDS | IDLE).values() if other == "data.dataset" for value in values} <= {
+        *SYNTHETIC,
+        *READERS,
+    }

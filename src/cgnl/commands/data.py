@@ -8,7 +8,7 @@ from ..atomic_io import make_folder, whole_file
 from ..data.index import DatasetIndex, require_outside
 from ..data.readers import READERS
 from ..engine.checks import check_files
-from ..engine.config import default_recipe, load
+from ..engine.config import default_recipe, load_typed
 from ..engine.settings import SYNTHETIC
 from ..text import counted, nearest, say
 
@@ -120,7 +120,7 @@ def _show(
     else:
         where = {"data.root": root} | ({} if dataset is None else {"data.dataset": dataset})
     given = settings | where
-    config = load(recipe or default_recipe(given), given)
+    config = load_typed(recipe or default_recipe(given), given)
     check_files(config)
     if "data.root" in where:
         require_outside(target, root)

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..atomic_io import make_folder
+from ..data.index import require_outside
 from ..engine.checks import check_files
-from ..engine.config import default_recipe, load
+from ..engine.config import default_recipe, load_typed
 from ..engine.loggers import check_installed
 from ..engine.settings import ONLINE, Config
 from ..extras import need
@@ -60,7 +61,7 @@ def train(
         if (run / "config.yaml").is_file():
             new = f"cgnl train {run / 'config.yaml'} starts another with its settings"
             raise ValueError(f"{recipe} is a run: cgnl train --resume {run} resumes it, {new}")
-    config = load(recipe or default_recipe(settings), settings)
+    config = load_typed(recipe or default_recipe(settings), settings)
     check_files(config)
     if find_lr:
         suggest_lr(config, steps or STEPS, output)
@@ -103,6 +104,8 @@ def without_online(config: Config, settings: dict[str, Any]) -> dict[str, Any]:
 def suggest_lr(config: Config, steps: int, output: str | None) -> None:
     """Print, and draw, how the loss depends on the learning rate, and a rate to use."""
     if output:
+        if config.data.root is not None:
+            require_outside(output, config.data.root)
         need("matplotlib", "explain")
         make_folder(Path(output).parent)
     from ..engine.distributed import is_rank_zero

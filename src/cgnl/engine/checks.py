@@ -6,6 +6,8 @@ Nothing heavy is imported: what timm and torchvision have is found in their sour
 import importlib.util
 import re
 import sys
+from collections.abc import Collection
+from operator import attrgetter
 from pathlib import Path
 
 from ..text import nearest
@@ -19,6 +21,51 @@ REGISTERED = re.compile(r"^@register_model\b.*?^def (\w+)\(", re.MULTILINE | re.
 WEIGHTS = re.compile(r"^    ([A-Z][A-Z\d_]+) = (?:Weights\(|[A-Z])", re.MULTILINE)
 """The name of weights in torchvision."""
 WEIGHTS_FILES = (".pth", ".pt", ".ckpt", ".safetensors", ".bin")
+
+PICTURES = ("images", "cub", "pets", "imagenet", *DETECTION)
+"""Datasets without clips."""
+NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "data.split": ("data.dataset", ("ucf101",)),
+    "data.lists": ("data.dataset", ("mini_kinetics200",)),
+    "data.test_signers": ("data.dataset", ("lsa64",)),
+    "data.shard_cache": ("data.dataset", ("shards",)),
+    "data.shard_cache_gib": ("data.dataset", ("shards",)),
+    "data.annotations": ("data.dataset", ("coco",)),
+    "data.images": ("data.dataset", ("coco",)),
+    "data.test_annotations": ("data.dataset", ("coco",)),
+    "data.test_images": ("data.dataset", ("coco",)),
+    "data.long_side": ("data.dataset", DETECTION),
+    "data.samples": ("data.dataset", SYNTHETIC),
+    "optim.momentum": ("optim.optimizer", ("sgd",)),
+    "optim.nesterov": ("optim.optimizer", ("sgd",)),
+    "optim.betas": ("optim.optimizer", ("adamw",)),
+    "optim.drops": ("optim.schedule", ("step",)),
+}
+"""Setting -> another, and the only values of that with which it has an effect."""
+IDLE: dict[str, tuple[str, tuple[str | None, ...]]] = {
+    "data.root": ("data.dataset", SYNTHETIC),
+    "data.frames": ("data.dataset", PICTURES),
+    "data.stride": ("data.dataset", PICTURES),
+    "data.test_clips": ("data.dataset", PICTURES),
+    "data.test_crops": ("data.dataset", PICTURES),
+    "model.blocks": ("model.block", (None,)),
+    "model.after": ("model.block", (None,)),
+    "model.options": ("model.block", (None,)),
+    "model.reduced": ("model.head", ("average",)),
+}
+"""Setting -> another, and the values of that with which it has no effect."""
+
+
+def check_typed(config: Config, typed: Collection[str]) -> None:
+    """Raise for a setting that has no effect with another, where both were typed."""
+    values = {name: attrgetter(name)(config) for name in (*NEEDS, *IDLE)}
+    usual = {name: attrgetter(name)(Config()) for name in values}
+    for name in (name for name in values if name in typed and values[name] != usual[name]):
+        other, among = NEEDS.get(name) or IDLE[name]
+        value = attrgetter(other)(config)
+        if other in typed and (value in among) != (name in NEEDS):
+            word = "null" if value is None else value
+            raise ValueError(f"{name} has no effect with {other} = {word}: leave one of them out")
 
 
 def check(config: Config) -> Config:

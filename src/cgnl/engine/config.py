@@ -9,7 +9,7 @@ from typing import Any
 from ..extras import need
 from ..safe_yaml import parse, read
 from ..text import nearest
-from .checks import check, check_names
+from .checks import check, check_names, check_typed
 from .settings import (
     BLOCK_OPTIONS,
     DETECTION,
@@ -46,6 +46,13 @@ def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None =
         typed = f"type logger={online[0]} to want it, or logger=none"
         raise ValueError(f"{recipe}: logger = {', '.join(online)} may open an address, which no recipe can: {typed}")
     return dataclasses.replace(config, model=_with_typed_options(config.model))
+
+
+def load_typed(recipe: str | Path | None, typed: Mapping[str, Any]) -> Config:
+    """Make settings as ``load`` does; raise for typed ones that have no effect with others that were typed."""
+    config, settings = load(recipe, typed), nest(typed)
+    check_typed(config, [f"{group}.{name}" for group in GROUPS for name in settings.get(group, {})])
+    return config
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:
