@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from .values import NonNegativeInt, PositiveFloat, PositiveInt, Share, convert
 SYNTHETIC = ("parts", "relation", "actions")
 DETECTION = ("coco", "yolo")
 """Layouts of datasets for object detection."""
+DATA_PATHS = ("root", "shard_cache", "labels", "lists", "annotations", "images", "test_annotations", "test_images")
+"""Settings of the data that are paths."""
 ONLINE = ("wandb", "mlflow")
 """Loggers that may open an address, which no file can ask for."""
 NETWORKS = (
@@ -466,7 +469,17 @@ def build(settings: Mapping[str, Any]) -> Config:
         settings["precision"] = str(settings["precision"])  # YAML reads 32 as a number
     given = {n: settings.pop(n, None) for n in _GROUPS}
     groups = {n: _typed(_GROUPS[n], group, f"{n}.") for n, group in given.items() if group is not None}
+    if "data" in groups:
+        groups["data"] = _with_home(groups["data"], DATA_PATHS)
+    if "model" in groups:
+        groups["model"] = _with_home(groups["model"], ("weights",))
     return check(dataclasses.replace(_typed(Config, settings, ""), **groups))
+
+
+def _with_home(group: Any, names: tuple[str, ...]) -> Any:
+    """The settings with ``~`` written out in these paths: a shell leaves it in ``data.root=~/birds``."""
+    paths = {name: getattr(group, name) for name in names}
+    return dataclasses.replace(group, **{name: os.path.expanduser(path) for name, path in paths.items() if path})
 
 
 def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:
