@@ -141,7 +141,7 @@ def test_byte_order_marks_are_no_part_of_the_text(root):
 
 def test_yolo_without_a_sound_label_says_what_is_wrong(root):
     write(root, "7 0.5 0.5 0.25 0.5\n")
-    with pytest.raises(ValueError, match="no object to train on: .*a.txt: line 1 has the class 7"):
+    with pytest.raises(ValueError, match=r"no object to train on: .*a\.txt: line 1 has the class 7"):
         yolo(root)
 
 
