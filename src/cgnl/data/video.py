@@ -69,7 +69,8 @@ def decode_all(path: File) -> VideoInfo:
     """Decode every frame of a video as ``read_frames`` does, and keep none of them."""
     if isinstance(path, Path) and path.is_dir():
         shapes = [image.shape for image in _read_images(_frame_files(path))]
-        return VideoInfo(len(shapes), *shapes[0][1:])
+        _, height, width = shapes[0]
+        return VideoInfo(len(shapes), height, width)
     info, nothing = _scan(path), torch.empty(0)
     _find(path, info, range(info.frames), lambda _: nothing)
     return info
