@@ -83,9 +83,9 @@ def test_make_target_clips_boxes_at_the_edge_and_leaves_crowds_out():
 def test_an_image_is_turned_unless_it_was_annotated_as_stored(tmp_path, orientation, size, turned):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    stored = Image.fromarray(np.random.default_rng(0).integers(0, 255, (12, 20, 3), dtype=np.uint8))
-    stored.save(tmp_path / "a.png", exif=exif)
-    shown = np.rot90(np.asarray(stored), {6: -1, 3: 2}[orientation] if turned else 0)
+    stored = np.random.default_rng(0).integers(0, 255, (12, 20, 3), dtype=np.uint8)
+    Image.fromarray(stored).save(tmp_path / "a.png", exif=exif)
+    shown = np.rot90(stored, {6: -1, 3: 2}[orientation]) if turned else stored
     found = read_scene(scene(tmp_path / "a.png", height=size[0], width=size[1]))
     assert np.array_equal(found.permute(1, 2, 0), shown)
 

@@ -62,6 +62,18 @@ def test_floats_up_to_one_are_shares_of_white(tmp_path, monkeypatch, rows):
         assert (read.float() - torch.from_numpy(values) * 255).abs().max() <= 1
 
 
+def test_whole_numbers_of_32_bits_are_bytes_or_16_bits(tmp_path):
+    values = np.arange(54, dtype=np.int32).reshape(6, 9)
+    for name, image, expected in (("a.tif", values, values), ("b.tif", values * 1200, values * 1200 // 256)):
+        read = read_image(save(tmp_path / name, Image.fromarray(image)))
+        assert torch.equal(read[0], torch.from_numpy(expected.astype(np.uint8)))
+
+
+@pytest.mark.parametrize("image", [np.full((6, 9), 1000, np.float32), np.full((6, 9), 70_000, np.int32)])
+def test_values_of_an_unknown_range_are_refused(tmp_path, image):
+    assert "its values reach" in refused(save(tmp_path / "a.tif", Image.fromarray(image)))
+
+
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
 def test_16_bit_grey_keeps_its_upper_bits(tmp_path, suffix):
     values = np.arange(54, dtype=np.uint16).reshape(6, 9) * 1200

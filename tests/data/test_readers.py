@@ -13,7 +13,6 @@ from PIL import Image
 from cgnl.data.index import MAX_NAMED, VIDEO_SUFFIXES, DatasetIndex, Sample
 from cgnl.data.readers import (
     LSA64_SIGNS,
-    MARKERS,
     READERS,
     cub,
     folder,
@@ -24,6 +23,7 @@ from cgnl.data.readers import (
     pets,
     ucf101,
 )
+from cgnl.data.recognise import MARKERS
 from cgnl.engine.config import build
 from cgnl.engine.datasets import open_dataset
 from cgnl.engine.settings import Data
@@ -91,12 +91,13 @@ def test_folder_of_images_without_a_test_split(tmp_path):
     }
 
 
-@pytest.mark.parametrize("test", ["test", "val", "valid", "validation"])
-def test_folder_with_a_test_split(tmp_path, test):
-    for name in ("train/a/1.png", "train/b/2.png", f"{test}/b/3.png", f"{test}/a/4.png"):
+@pytest.mark.parametrize("test", ["test", "val", "valid", "validation", "Test", "VAL", "testing", "eval"])
+@pytest.mark.parametrize("train", ["train", "Train", "training"])
+def test_folder_with_a_test_split(tmp_path, train, test):
+    for name in (f"{train}/a/1.png", f"{train}/b/2.png", f"{test}/b/3.png", f"{test}/a/4.png"):
         image(tmp_path / name)
     assert names(folder(tmp_path), tmp_path) == {
-        "train": [("train/a/1.png", 0), ("train/b/2.png", 1)],
+        "train": [(f"{train}/a/1.png", 0), (f"{train}/b/2.png", 1)],
         "test": [(f"{test}/a/4.png", 0), (f"{test}/b/3.png", 1)],
     }
 
@@ -109,6 +110,35 @@ def test_folder_with_both_val_and_test(tmp_path):
         "test": [("test/a/3.png", 0)],
         "val": [("val/a/2.png", 0)],
     }
+
+
+def test_folder_names_what_is_beside_its_splits(tmp_path):
+    for name in ("train/a/1.png", "test/a/2.png", "Test/a/2.png", "dev/a/3.png"):
+        image(tmp_path / name)
+    index = folder(tmp_path)
+    assert names(index, tmp_path) == {"train": [("train/a/1.png", 0)], "test": [("test/a/2.png", 0)]}
+    assert "Test, dev beside train: left out" in index.problems[-1]
+
+
+def test_folder_with_classes_called_training_and_testing(tmp_path):
+    for name in ("training", "testing", "walking"):
+        image(tmp_path / name / "clip" / "1.png")
+    assert folder(tmp_path).classes == ("testing", "training", "walking")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (("train/0.tar",), "dataset=shards, or in training data.dataset=shards"),
+        (("dataset_dict.json", "train/state.json"), "dataset=hf, or in training data.dataset=hf"),
+        (("my.csv", "1.png"), "dataset=csv labels=my.csv, or in training data.dataset=csv data.labels=my.csv"),
+    ],
+)
+def test_folder_without_classes_says_what_it_looks_like(tmp_path, files, said):
+    for name in files:
+        write(tmp_path / name, "file,label")
+    with pytest.raises(ValueError, match=f"looks like .*: say {said}$"):
+        folder(tmp_path)
 
 
 def test_folder_with_a_class_called_train(tmp_path):
@@ -926,6 +956,7 @@ def test_csv_counts_what_it_leaves_out(tmp_path):
         (["file,label", "../1.png,a"], ["'../1.png'", "outside"]),
         (["file,label", "/etc/1.png,a"], ["'/etc/1.png'", "outside"]),
         (["file,label", "gone.png,a"], ["gone.png", "missing"]),
+        (["file,label", "1,a"], ["1 file not of images or videos", "1"]),
         (["file,label", "1.png,a", "2.mp4,b"], ["1.png", "2.mp4"]),
         (["file,label", f'1.png,"{"x" * 200_000}"'], ["labels.csv, line", "limit"]),
     ],

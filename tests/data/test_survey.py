@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cgnl.data.readers import MARKERS, READERS
-from cgnl.data.survey import SAMPLED, describe, recognise, survey
+from cgnl.data.readers import READERS
+from cgnl.data.recognise import MARKERS, recognise
+from cgnl.data.survey import SAMPLED, describe, survey
 from tests.data.test_readers import write
 from tests.engine.conftest import write_pictures, write_video
 from tests.engine.tasks.test_detection import HEIGHT, WIDTH, write_scenes

@@ -73,6 +73,13 @@ def test_load_reads_text_as_the_type_of_its_setting(name, text, expected):
     assert type(value) is type(expected)
 
 
+def test_load_writes_out_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/anna")
+    found = load(overrides={"data.root": "~/birds", "data.labels": "b.csv", "model.weights": "~/w.pth"})
+    assert (found.data.root, found.data.labels) == ("/home/anna/birds", "b.csv")
+    assert found.model.weights == "/home/anna/w.pth"
+
+
 def test_load_adds_options_of_the_block():
     loaded = load("cub_r50_cgnl1", {"model.options.norm": "group", "model.options.groups": "4"})
     assert loaded.model.options == {"groups": 4, "norm": "group"}

@@ -28,6 +28,8 @@ def data(
     labels: str | None = None,
     annotations: str | None = None,
     images: str | None = None,
+    test_annotations: str | None = None,
+    test_images: str | None = None,
     min_frames: int = 64,
     count: int = 100,
     seed: int | None = None,
@@ -54,6 +56,8 @@ def data(
         labels: check, pack: CSV file with the columns file, label and perhaps split, relative to the folder.
         annotations: check: annotation file in COCO's format, relative to the folder. If not given: COCO's own names.
         images: check: folder of its images, relative to the folder.
+        test_annotations: check: annotation file to test on.
+        test_images: check: folder of its images. If not given: images.
         min_frames: check: report videos with fewer frames as too short.
         count: draw: number of samples.
         seed: show: seed of the training. draw: seed of the samples. If not given: 0, or that of the recipe.
@@ -73,6 +77,7 @@ def data(
     if settings and action != "show":
         raise ValueError(f"{next(iter(settings))} is for cgnl data show, not for {action}")
     options = {"labels": labels, "annotations": annotations, "images": images, "shard_cache": shard_cache}
+    options |= {"test_annotations": test_annotations, "test_images": test_images}
     given = {name: value for name, value in options.items() if value is not None}
     if action == "show":
         _show(words[0], dataset, recipe, settings if seed is None else {"seed": seed, **settings}, epoch, Path(output))

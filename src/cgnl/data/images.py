@@ -25,7 +25,8 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # problems with a fi
 def read_image(path: File, annotated: tuple[int, int] | None = None) -> Tensor:
     """Read the first image of a file as RGB, uint8 [3, H, W], rotated by its EXIF orientation.
 
-    Transparent pixels become white, 16-bit grey keeps its upper 8 bits.
+    Transparent pixels become white, 16-bit grey keeps its upper 8 bits. In a TIFF, 32-bit floats up to 1 are shares of
+    white, and floats and whole numbers up to 255 are read as they are; larger floats are refused.
     A file without a complete image raises ``UnreadableError``.
 
     Args:
@@ -131,12 +132,24 @@ def _to_tensor(image: Any) -> Tensor:
     numpy, (width, height) = need("numpy", "data"), image.size
     pixels = torch.empty(3, height, width, dtype=torch.uint8)
     rows = max(1, BAND // max(1, width))
-    unit_range = image.mode == "F" and image.getextrema()[1] <= 1  # floats from 0 to 1, not to 255
+    factor = _find_factor(image)
     for top in range(0, height, rows):
         band = image.crop((0, top, width, min(top + rows, height))) if rows < height else image
-        band = band.point(lambda value: value * 255 + 0) if unit_range else band
+        band = band.point(lambda value: value * factor + 0) if factor != 1 else band
         pixels[:, top : top + rows] = torch.from_numpy(numpy.array(_to_rgb(band))).permute(2, 0, 1)
     return pixels  # [3, H, W]
+
+
+def _find_factor(image: Any) -> int:
+    """What brings the values of an image to the range of its mode: floats to 255, whole numbers to 16 bits."""
+    if image.mode != "F" and (image.mode != "I" or image.format in ("PNG", "PPM")):  # whose 16 bits Pillow widens
+        return 1
+    most = image.getextrema()[1]
+    if most >= (256 if image.mode == "F" else 65536):
+        raise ValueError(f"its values reach {most:g}: floats up to 255 and whole numbers up to 65535 are read")
+    if image.mode == "F":
+        return 255 if most <= 1 else 1
+    return 256 if most <= 255 else 1
 
 
 def _to_rgb(image: Any) -> Any:

@@ -22,7 +22,7 @@ VIDEO_SUFFIXES = frozenset(
 )
 SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
 """Folders that operating systems leave behind."""
-TEST_FOLDERS = ("test", "val", "valid", "validation")
+TEST_FOLDERS = ("test", "testing", "val", "valid", "validation", "eval")
 """Names of a split to test on; the first that is there is the test split."""
 SPLITS = ("train", *TEST_FOLDERS)
 FINGERPRINT = 64

@@ -30,21 +30,11 @@ from .index import (
     sort_classes,
     walk,
 )
+from .recognise import describe_layout, find_layout, recognise
 from .shards import shards
 from .tables import hf
 from .yolo import yolo
 
-MARKERS = {
-    "cub": ("CUB-200-2011", "image_class_labels.txt", "CUB_200_2011/image_class_labels.txt"),
-    "pets": ("Oxford-IIIT Pets", "annotations/trainval.txt", "oxford-iiit-pet/annotations/trainval.txt"),
-    "imagenet": ("ImageNet", "ILSVRC/Data/CLS-LOC"),
-    "ucf101": ("UCF101", "classInd.txt", "ucfTrainTestlist/classInd.txt"),
-    "mini_kinetics200": ("Mini-Kinetics-200", "train_ytid_list.txt", "mini-kinetics-200/train_ytid_list.txt"),
-    "lsa64": ("LSA64", "001_001_001.*", "all/001_001_001.*", "dataset/001_001_001.*"),
-    "coco": ("COCO", "annotations/instances_train*.json"),
-    "yolo": ("YOLO's labels", "labels/train/*.txt", "train/labels/*.txt"),
-}
-"""Layout -> its name, and patterns of the files that identify it."""
 MINI_KINETICS_OF_THE_PAPER = {"train": 78_265, "test": 4_986}
 LSA64_SIGNS = (
     *("Opaque", "Red", "Green", "Yellow", "Bright", "Light-blue", "Colors", "Pink", "Women", "Enemy", "Son", "Man"),
@@ -62,7 +52,8 @@ LSA64_CLIP = re.compile(r"([0-9]{3})_([0-9]{3})_[0-9]{3}")
 def folder(root: Path | str) -> DatasetIndex:
     """Class folders of images, video files or folders of frames, in ``root`` or in its ``train`` and ``test``.
 
-    The test folder may also be called ``val``, ``valid`` or ``validation``. Without one there is only ``"train"``.
+    The test folder may also be called ``testing``, ``val``, ``valid``, ``validation`` or ``eval``, and the other
+    ``training`` where nothing else is beside them. Case does not matter. Without a test there is only ``"train"``.
     Class folders are read with all folders in them. Images that lie only in folders of numbered images are the frames
     of clips; ``images`` and ``clips`` read them as one or the other.
     """
@@ -79,25 +70,31 @@ def clips(root: Path | str) -> DatasetIndex:
     return _folder(root, "videos")
 
 
-def find_layout(root: Path) -> str | None:
-    """The layout whose files are in a folder, or None for class folders and all else."""
-    found = (layout for layout, (_, *markers) in MARKERS.items() if any(any(root.glob(m)) for m in markers))
-    return next(found, None)
-
-
 def _folder(root: Path | str, kind: Kind | None) -> DatasetIndex:
     """Find the splits of a folder of class folders."""
     root = require_folder(root)
     if layout := find_layout(root):
-        name = MARKERS[layout][0]
-        raise ValueError(f"{root} looks like {name}: say dataset={layout}, or in training data.dataset={layout}")
-    train, tests = root / "train", [name for name in TEST_FOLDERS if (root / name).is_dir()]
-    if not train.is_dir() or (_media(train) and not (tests and _folders(train))):  # or a class that is called train
-        return _class_folders(root, {"train": root}, kind)
-    splits = {"train": train}
-    for name in tests:
-        splits[name if "test" in splits else "test"] = root / name
-    return _class_folders(root, splits, kind)
+        raise ValueError(f"{root} {describe_layout(layout, {})}")
+    places = _find_splits(root)
+    if not any(_folders(place) for place in places.values()) and (found := recognise(root))[0] != "folder":
+        raise ValueError(f"{root} {describe_layout(*found)}")
+    index = _class_folders(root, places, kind)
+    beside = [path.name for path in _folders(root) if path not in places.values() and places["train"] != root]
+    left_out = f"{root}: {name_some(beside)} beside {places['train'].name}: left out, since no split is called so"
+    return replace(index, problems=(*index.problems, left_out)) if beside else index
+
+
+def _find_splits(root: Path) -> dict[str, Path]:
+    """Split -> its folder, whose name may be in any case; without a folder to train on, all is in the root itself."""
+    found: dict[str, Path] = {}
+    for path in _folders(root):
+        found[path.name.lower()] = path  # by name, so train comes after Train
+    tests = {name: found[name] for name in TEST_FOLDERS if name in found}
+    only_splits = bool(tests) and found.keys() == {"training", *tests}  # else it may be a class
+    train = found.get("train") or (found["training"] if only_splits else None)
+    if train is None or (_media(train) and not (tests and _folders(train))):  # or a class that is called train
+        return {"train": root}
+    return name_splits({"train": train, **tests})
 
 
 def cub(root: Path | str) -> DatasetIndex:
@@ -305,11 +302,10 @@ def labelled(root: Path | str, labels: str | None = None) -> DatasetIndex:
     image, video = (next((path for path, kind in kinds.items() if kind == k), None) for k in ("images", "videos"))
     kind = decide_kind(source, image, video)
     listed = {split: [(p, label) for p, (label, s) in rows.items() if s == split and kinds[p]] for split in SPLITS}
-    index = _listed_files(root, kind, {name: name for name in classes}, name_splits(listed))
     others = [path for path, found in kinds.items() if not found]
     problems = count_skipped(others, "file", "not of images or videos: ignored")
     problems += count_skipped(repeated, "row", f"of {source} repeated: ignored")
-    return replace(index, problems=(*index.problems, *problems))
+    return _listed_files(root, kind, {name: name for name in classes}, name_splits(listed), problems)
 
 
 _DOWNLOADS = (cub, pets, imagenet, ucf101, kinetics400, mini_kinetics200, lsa64)
@@ -515,13 +511,15 @@ def _describe_missing(paths: list[Path]) -> list[str]:
     return [*named, f"{rest:,} more listed files are missing"] if rest else named
 
 
-def _listed_files(root: Path, kind: Kind, classes: Mapping[Any, str], listed: Mapping[str, list[Any]]) -> DatasetIndex:
-    """Build the index of the listed (file, key of its class) that exist; the others are problems."""
+def _listed_files(
+    root: Path, kind: Kind, classes: Mapping[Any, str], listed: Mapping[str, list[Any]], problems: Iterable[str] = ()
+) -> DatasetIndex:
+    """Build the index of the listed (file, key of its class) that exist; the others are added to the problems."""
     exists = Path.exists if kind == "videos" else Path.is_file  # a clip may be a folder of frames
     there = {path for rows in listed.values() for path, _ in rows if exists(path)}
     splits = {s: _samples((row for row in rows if row[0] in there), classes) for s, rows in listed.items()}
     missing = [path for rows in listed.values() for path, _ in rows if path not in there]
-    index = DatasetIndex(tuple(classes.values()), splits, kind, tuple(_describe_missing(missing)))
+    index = DatasetIndex(tuple(classes.values()), splits, kind, (*_describe_missing(missing), *problems))
     return _require_samples(root, index)
 
 

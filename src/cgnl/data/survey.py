@@ -1,28 +1,19 @@
 """What an unknown folder holds: its layout, its classes, and the sizes of some of its samples."""
 
-import csv
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ..text import counted, escape
 from .check import Size, count_labels, find_faults, measure
 from .index import DatasetIndex, is_image_file, is_video_file, require_folder, walk
-from .readers import MARKERS, READERS, TEST_FOLDERS, find_layout
+from .readers import READERS
+from .recognise import NAMES, recognise
 
 SAMPLED = {"images": 64, "videos": 16, "objects": 64}
 """Kind -> how many samples are decoded, spread evenly over the dataset."""
-NAMES = {
-    "csv": "a table of labels",
-    "hf": "a Hugging Face dataset",
-    "kinetics400": "Kinetics-400",
-    "shards": "tar shards",
-} | {layout: name for layout, (name, *_) in MARKERS.items()}
-"""Layout -> its name; all others are class folders."""
 UNEVEN = 3
 """Times as many samples in the largest class as in the smallest from which on the classes count as uneven."""
 
@@ -85,25 +76,6 @@ def survey(root: Path | str) -> Survey:
     return Survey(root, layout, index, given, tuple((s.height, s.width) for s in found), frames, unreadable)
 
 
-def recognise(root: Path) -> tuple[str, dict[str, str]]:
-    """The layout of a folder, and further arguments of its reader."""
-    if layout := find_layout(root):
-        return layout, {}
-    top = next(walk(root))
-    names = {path.name for path in top.files}
-    if "dataset_dict.json" in names or {"dataset_info.json", "state.json"} <= names:
-        return "hf", {}
-    if any(path.suffix == ".tar" for path in top.files) or any(root.glob("*/*.tar")):
-        return "shards", {}
-    for place in (root, root / "annotations"):
-        if {"youtube_id", "label"} <= _columns(place / "train.csv"):
-            return "kinetics400", {}
-    for path in top.files:
-        if path.suffix.lower() == ".csv" and {"file", "label"} <= _columns(path):
-            return "csv", {"labels": path.name}
-    return next(_annotations(root), ("folder", {}))
-
-
 def describe(found: Survey) -> Iterator[str]:
     """The survey in lines."""
     index, what = found.index, "images" if found.index.is_detection else "samples"
@@ -141,33 +113,3 @@ def _require_class_folders(root: Path) -> None:
     if loose:
         raise ValueError(f"{root} holds {counted(len(loose), 'file')}, but no folder for each class to tell them by")
     raise ValueError(f"{root} is empty" if not top.files else f"{root} holds no images, clips or folders of classes")
-
-
-def _columns(path: Path) -> set[str]:
-    """The columns of a CSV file, none if there is no such file."""
-    if not path.is_file():
-        return set()
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        return set(next(csv.reader([file.readline(10_000)]), []))
-
-
-def _annotations(root: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """COCO's format under other names: one file in the folder, or one in each split beside its images."""
-    for path in sorted(root.glob("*.json")):
-        if _is_coco(path):
-            yield "coco", {"annotations": path.name}
-    for path in sorted((root / "train").glob("*.json")):
-        if not _is_coco(path):
-            continue
-        given = {"annotations": f"train/{path.name}", "images": "train"}
-        if test := next((name for name in TEST_FOLDERS if (root / name / path.name).is_file()), None):
-            given |= {"test_annotations": f"{test}/{path.name}", "test_images": test}
-        yield "coco", given
-
-
-def _is_coco(path: Path) -> bool:
-    try:
-        content: Any = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()

@@ -1,6 +1,7 @@
 """Settings from recipes, files and the command line, and back to text. Nothing heavy is imported."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -12,6 +13,7 @@ from ..text import nearest
 from .checks import check, check_names, check_typed
 from .settings import (
     BLOCK_OPTIONS,
+    DATA_PATHS,
     DETECTION,
     GROUPS,
     ONLINE,
@@ -145,7 +147,17 @@ def build(settings: Mapping[str, Any]) -> Config:
         settings["precision"] = str(settings["precision"])  # YAML reads 32 as a number
     given = {n: settings.pop(n, None) for n in GROUPS}
     groups = {n: _typed(GROUPS[n], group, f"{n}.") for n, group in given.items() if group is not None}
+    if "data" in groups:
+        groups["data"] = _with_home(groups["data"], DATA_PATHS)
+    if "model" in groups:
+        groups["model"] = _with_home(groups["model"], ("weights",))
     return check(dataclasses.replace(_typed(Config, settings, ""), **groups))
+
+
+def _with_home(group: Any, names: tuple[str, ...]) -> Any:
+    """The settings with ``~`` written out in these paths: a shell leaves it in ``data.root=~/birds``."""
+    paths = {name: getattr(group, name) for name in names}
+    return dataclasses.replace(group, **{name: os.path.expanduser(path) for name, path in paths.items() if path})
 
 
 def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> Any:

@@ -9,6 +9,8 @@ from .values import NonNegativeInt, PositiveFloat, PositiveInt, Share
 SYNTHETIC = ("parts", "relation", "actions")
 DETECTION = ("coco", "yolo")
 """Layouts of datasets for object detection."""
+DATA_PATHS = ("root", "shard_cache", "labels", "lists", "annotations", "images", "test_annotations", "test_images")
+"""Settings of the data that are paths."""
 ONLINE = ("wandb", "mlflow")
 """Loggers that may open an address, which no file can ask for."""
 NETWORKS = (
