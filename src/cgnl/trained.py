@@ -29,7 +29,8 @@ from .models.device import find_device
 from .models.weights import check_size, read_state_dict
 
 File = str | Path | Any
-"""A file, a Pillow image, or bytes: an array [H, W, 3] or tensor [3, H, W], of clips [T, H, W, 3] or [T, 3, H, W]."""
+"""A file, a Pillow image (rotated by its EXIF orientation, as files are), or bytes: an array [H, W, 3] or tensor
+[3, H, W], of clips [T, H, W, 3] or [T, 3, H, W]. Images may be grey, [H, W], or have 1 or 4 channels."""
 
 
 @dataclass(frozen=True)
