@@ -26,7 +26,7 @@ from .export.onnx import OnnxNetwork, open_onnx
 from .extras import need
 from .heads import second_order_pools
 from .models.device import find_device
-from .models.weights import check_size, read_state_dict
+from .models.weights import check_size, read_state_dict, without_wrappers
 
 File = str | Path | Any
 """A file, a Pillow image (rotated by its EXIF orientation, as files are), or bytes: an array [H, W, 3] or tensor
@@ -150,6 +150,7 @@ def _open_safetensors(path: Path) -> checkpoint.Trained:
     except (ValueError, RecursionError):
         raise ValueError(f"{path} was not written by cgnl export: it does not say what network it is of") from None
     outline = checkpoint.outline(about, path)
+    weights = without_wrappers(weights, outline.state_dict())
     check_size(outline, weights, path)
     network = build_network(about.config.model, len(about.classes), load=False)
     checkpoint.load_network(network, {"state_dict": {f"{checkpoint.PREFIX}{n}": v for n, v in weights.items()}}, path)
