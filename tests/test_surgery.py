@@ -221,6 +221,65 @@ def test_insert_copied_model_calls_its_own_block(after, duplicate):
     assert same(run(remove(twin)), output)
 
 
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)).relu()
+
+
+def test_blocks_still_follow_a_norm_that_is_converted():
+    model = insert(insert(Nested(Normed()), "cgnl", "inner.norm"), "nl", "inner.norm")
+    plain = run(model)
+    wake(model)
+    keys, output = list(model.state_dict()), run(model)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert isinstance(model.get_submodule("inner.norm"), nn.SyncBatchNorm)
+    assert list(model.state_dict()) == keys
+    for twin in (model, copy.deepcopy(model), through_a_file(model), nn.SyncBatchNorm.convert_sync_batchnorm(model)):
+        assert same(run(twin), output)
+    with pytest.raises(ValueError, match="already has a block after it"):
+        insert(model, "cgnl", "inner.norm")
+    assert same(run(remove(model)), plain)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_converted_norm_calls_only_blocks_that_followed_it(shared):
+    model, other = insert(Normed(), "cgnl", "norm"), Normed()
+    if shared:
+        other.norm = model.norm  # a hook follows every call
+    for network in (model, other):
+        nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    assert [len(network.norm._forward_hooks) for network in (model, other)] == [1, int(shared)]
+    for another in (nn.SyncBatchNorm(16), nn.Identity()):  # no conversion
+        insert(remove(model), "cgnl", "norm").set_submodule("norm", another)
+        assert not another._forward_hooks
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(IMAGE)], ids=["unseen", "seen"])
+def test_networks_compiled_before_have_the_block_and_lose_it_again(example):
+    model, x = Looped().eval(), torch.randn(IMAGE)
+    model.requires_grad_(False)
+    compiled = torch.compile(model, backend="eager")
+    before = compiled(x)
+    insert(model, "cgnl", "stem", example=example)
+    wake(model)
+    torch.testing.assert_close(compiled(x), model(x))
+    assert not torch.equal(compiled(x), before)
+    remove(model)
+    assert torch.equal(compiled(x), before)
+
+
+def test_insert_runs_the_example_uncompiled():
+    model = Looped().eval()
+    model.compile(backend="eager")
+    run(model)
+    insert(model, "cgnl", "stem", example=EXAMPLE)
+    assert list(inserted(model)) == ["stem_cgnl"]
+
+
 @pytest.mark.parametrize("build", [resnet18, Looped], ids=["child", "hook"])
 def test_insert_compiles_without_breaks(build):
     model = insert(build(), "cgnl", "layer3.0" if build is resnet18 else "body.0").eval()
@@ -384,6 +443,16 @@ def test_insert_refuses_a_second_block_of_a_kind(after):
     model = insert(resnet18(), "cgnl", after)
     with pytest.raises(ValueError, match=f"'{after}' already has a block after it"):
         insert(model, "cgnl", after)
+
+
+@pytest.mark.parametrize("after", ["inner.stem", "inner.body.0"])
+def test_insert_refuses_a_second_block_of_a_kind_by_another_name(after):
+    model = Nested(Looped())
+    insert(model.inner, "cgnl", after.removeprefix("inner."))
+    for root, name in ((model, after), (nn.DataParallel(model), f"module.{after}")):
+        with pytest.raises(ValueError, match=f"'{name}' already has a block"):
+            insert(root, "cgnl", name)
+    assert len(inserted(insert(model, "nl", after))) == 2
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ import copy
 import difflib
 import functools
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils._pytree import tree_leaves
 
 from . import blocks as _blocks
@@ -106,7 +108,7 @@ def insert(
     try:
         for name, label, module in built:
             for spot in _find_spots(model, name, label, name in shared):
-                _register(modules[name], module, *spot)
+                _register(modules[name], label, module, *spot)
                 if before is None or _is_unchanged(run, before, modules, name, module):
                     break
                 _detach(model, module)
@@ -116,6 +118,7 @@ def insert(
         for _, _, module in built:
             _detach(model, module)
         raise
+    _forget_compiled()
     return model
 
 
@@ -123,7 +126,14 @@ def remove(model: Model) -> Model:
     """Remove every inserted block, in place."""
     for block in [module for module in model.modules() if _get_target(module)]:
         _detach(model, block)
+    _forget_compiled()
     return model
+
+
+def _forget_compiled() -> None:
+    """Compile networks anew when they are next called: what is compiled does not notice other hooks."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 def _get_target(module: nn.Module | None) -> str | None:
@@ -181,11 +191,28 @@ def placement(name: str, blocks: int = 1) -> list[str]:
 class _BlockHook:
     """Forward hook that sends a module's output through a block. An object, so that a copied model calls its copy."""
 
-    def __init__(self, block: nn.Module):
-        self.block = block
+    def __init__(self, block: nn.Module, label: str):
+        self.block, self.label = block, label
 
     def __call__(self, _module, _args, output):
         return self.block(output)
+
+
+def _keep_hooks(parent: nn.Module, key: str, new: Any) -> None:
+    """Let the blocks after a norm follow the one it is converted to, as by ``SyncBatchNorm.convert_sync_batchnorm``.
+
+    Conversions put a norm of another class, or with the same statistics, in its place, and leave its hooks behind.
+    """
+    old: Any = parent._modules.get(key)
+    if old is None or not old._forward_hooks or not (hasattr(old, "running_var") and hasattr(new, "running_var")):
+        return
+    if type(old) is not type(new) or old.running_var is new.running_var:
+        for hook in old._forward_hooks.values():
+            if isinstance(hook, _BlockHook) and hook not in new._forward_hooks.values():
+                new.register_forward_hook(hook)
+
+
+register_module_module_registration_hook(_keep_hooks)
 
 
 def _check_target(name: str, modules: Modules) -> None:
@@ -260,6 +287,8 @@ def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[S
     for there, block in inserted(model).items():
         if _get_target(block) == name and there.removesuffix(".block").endswith(f"_{label}"):
             raise ValueError(f"{name!r} already has a block after it: {there!r}")
+    if any(isinstance(hook, _BlockHook) and hook.label == label for hook in target._forward_hooks.values()):
+        raise ValueError(f"{name!r} already has a block after it, inserted by another name")
     spots: list[Spot] = []
     if runs_in_order(parent):
         if hasattr(parent, key):
@@ -286,10 +315,12 @@ def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[S
     return spots
 
 
-def _register(target: nn.Module, block: nn.Module, parent: nn.Module, key: str, follows: str | None) -> None:
+def _register(
+    target: nn.Module, label: str, block: nn.Module, parent: nn.Module, key: str, follows: str | None
+) -> None:
     if follows is None:
         parent.add_module(key, block)
-        target.register_forward_hook(_BlockHook(block))
+        target.register_forward_hook(_BlockHook(block, label))
         return
     children = list(parent._modules.items())
     before = {follows}  # the target and the blocks after it: a second block follows the first, as with hooks
@@ -338,6 +369,8 @@ def _run(model: nn.Module, example, shared: Sequence[str], modules: Modules, wat
     with _separate_shared(modules, shared) as apart, ExitStack() as hooks:
         for name, module in apart.items():
             hooks.enter_context(module.register_forward_hook(functools.partial(record, name=name)))
+        if "torch._dynamo" in sys.modules:  # what is compiled does not call the hooks
+            hooks.enter_context(torch.compiler.set_stance("force_eager"))
         with torch.no_grad(), in_eval_mode(model):
             result = model(*(example if isinstance(example, tuple) else (example,)))
     return _Run(calls, outputs, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
