@@ -301,8 +301,13 @@ def test_insert_leaves_a_model_fit_for_create_feature_extractor(block):
 
 @pytest.mark.parametrize(
     "option",
-    [{"example": torch.zeros(IMAGE)}, {"example": (torch.zeros(IMAGE),)}, {"channels": 48}],
-    ids=["example", "example-arguments", "channels"],
+    [
+        {"example": torch.zeros(IMAGE)},
+        {"example": (torch.zeros(IMAGE),)},
+        {"example": {"x": torch.zeros(IMAGE)}},
+        {"channels": 48},
+    ],
+    ids=["example", "example-arguments", "example-keywords", "channels"],
 )
 def test_insert_takes_channels_it_cannot_read_off(option):
     model = torchvision.models.DenseNet(growth_rate=16, block_config=(2, 2, 2, 2), num_init_features=16, bn_size=2)
@@ -424,6 +429,8 @@ EXAMPLE = torch.zeros(IMAGE)
         pytest.param(["layer2.0", "fc"], {"example": EXAMPLE}, r"output of 'fc' .* \[2, 4\]", id="no-feature-map"),
         pytest.param(["layer2.0", "spare"], {"example": EXAMPLE}, "never reached spare", id="example-misses-it"),
         pytest.param("layer2.0", {"channels": 0}, "channels = 0", id="no-channels"),
+        pytest.param("layer2.0", {"grups": 3}, "'layer2.0': .* 'grups'; did you mean groups", id="unknown-option"),
+        pytest.param("layer2.0", {"groups": True}, "groups must be a whole number, got True", id="truth"),
         pytest.param("layer2.0", {"channels": -8}, "channels = -8", id="negative-channels"),
     ],
 )
@@ -729,7 +736,7 @@ def test_placement_refuses_other_counts(blocks):
         placement("resnet50", blocks)
 
 
-@pytest.mark.parametrize("name", ["resnet", "resnet49", "vgg16", "my_resnet50", "resnet50_v2", ""])
+@pytest.mark.parametrize("name", ["resnet", "resnet49", "vgg16", "my_resnet50", "resnet50_v2", "", None])
 def test_placement_refuses_unknown_networks(name):
-    with pytest.raises(ValueError, match=f"no placement is known for '{name}'"):
+    with pytest.raises(ValueError, match=f"no placement is known for {name!r}"):
         placement(name)
