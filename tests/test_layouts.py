@@ -231,6 +231,84 @@ def test_insert_before_the_class_token_is_added(name):
     assert seen == [(2, 32, count)]
 
 
+def count_positions(model: nn.Module, x: Tensor) -> list[int]:
+    """How many positions the block sees."""
+    seen = []
+    with only_block(model).register_forward_hook(lambda _module, args, _output: seen.append(args[0].shape[-1])):
+        model(x)
+    return seen
+
+
+OBLONG = torch.zeros(1, 3, 208, 240)  # 195 patches: with a class token a square
+
+
+@pytest.mark.parametrize("options", [{"img_size": (208, 240)}, {"img_size": 32, "dynamic_img_size": True}])
+def test_insert_counts_class_tokens_where_grids_are_no_squares(options):
+    sizes: dict[str, Any] = {"patch_size": 16, "depth": 1, "embed_dim": 32, "num_heads": 2, "num_classes": 4}
+    model = timm.create_model("vit_tiny_patch16_224", **sizes, **options).eval()
+    insert(model, "residual", "blocks.0", example=OBLONG)
+    assert count_positions(model, OBLONG) == [195]
+    insert(remove(model), "residual", "blocks.0", prefix=1)
+    assert count_positions(model, OBLONG) == [195]
+    insert(remove(model), "residual", "blocks.0")
+    if "dynamic_img_size" in options:
+        with pytest.raises(ValueError, match=r"the 196 tokens after 'blocks\.0' .* 1 class .* example=.* prefix="):
+            model(OBLONG)
+    else:
+        assert count_positions(model, OBLONG) == [195]
+
+
+def test_insert_counts_no_class_token_before_it_is_added_where_grids_are_no_squares():
+    x = torch.zeros(1, 3, 224, 192)
+    sizes: dict[str, Any] = {"img_size": 224, "embed_dim": 32, "depth": 1, "num_heads": 2, "num_classes": 4}
+    model = timm.create_model("xcit_nano_12_p16_224", patch_size=16, **sizes).eval()
+    insert(model, "residual", "blocks.0", example=x)
+    assert count_positions(model, x) == [168]
+    insert(remove(model), "residual", "blocks.0")
+    with pytest.raises(ValueError, match=r"the 168 tokens after 'blocks\.0' .* 1 class .* example="):
+        model(x)
+    insert(remove(model), "residual", "cls_attn_blocks.0", example=x)
+    assert count_positions(model, x) == [168]
+
+
+class Undeclared(nn.Module):
+    """Puts tokens before the patches, of which no name tells."""
+
+    def __init__(self, convolution: bool):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 16, 4, 4) if convolution else nn.Linear(48, 16)
+        self.first, self.layer = nn.Parameter(torch.zeros(1, 1, 16)), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.embed, nn.Conv2d):
+            x = self.embed(x).flatten(2).mT
+        else:
+            x = self.embed(nn.functional.unfold(x, 4, stride=4).mT)
+        return self.layer(torch.cat([self.first.expand(len(x), -1, -1), x], 1))
+
+
+@pytest.mark.parametrize("convolution", [True, False])
+def test_insert_refuses_tokens_that_are_more_than_the_patches(convolution):
+    model = Undeclared(convolution).eval()
+    with pytest.raises(ValueError, match=r"the 65 tokens after 'layer' .* give prefix="):
+        insert(model, "residual", "layer", example=EXAMPLE, layout="tokens")
+    assert inserted(model) == {}
+    insert(model, "residual", "layer", example=EXAMPLE, layout="tokens", prefix=1)
+    assert count_positions(model, EXAMPLE) == [64]
+
+
+@pytest.mark.parametrize("prefix", [-1, 1.5, "1"])
+def test_insert_refuses_a_prefix_that_is_no_number(prefix):
+    with pytest.raises(ValueError, match=f"prefix must be a whole number, 0 or more, got {prefix!r}"):
+        insert(vit(), "residual", "encoder.ln", prefix=prefix)
+
+
+@pytest.mark.parametrize("example", [None, EXAMPLE], ids=["unseen", "seen"])
+def test_insert_refuses_a_prefix_of_maps(example):
+    with pytest.raises(ValueError, match=r"prefix = 1 .* 'features\.1' is channels_last"):
+        insert(swin(), "cgnl", "features.1", prefix=1, example=example)
+
+
 def test_insert_wrong_guess_is_explained_when_the_block_is_called():
     x = torch.zeros(2, 3, 8, 9)
     model = insert(nn.Sequential(Unknown(last=True)), "cgnl", "0")

@@ -221,6 +221,65 @@ def test_insert_copied_model_calls_its_own_block(after, duplicate):
     assert same(run(remove(twin)), output)
 
 
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)).relu()
+
+
+def test_blocks_still_follow_a_norm_that_is_converted():
+    model = insert(insert(Nested(Normed()), "cgnl", "inner.norm"), "nl", "inner.norm")
+    plain = run(model)
+    wake(model)
+    keys, output = list(model.state_dict()), run(model)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert isinstance(model.get_submodule("inner.norm"), nn.SyncBatchNorm)
+    assert list(model.state_dict()) == keys
+    for twin in (model, copy.deepcopy(model), through_a_file(model), nn.SyncBatchNorm.convert_sync_batchnorm(model)):
+        assert same(run(twin), output)
+    with pytest.raises(ValueError, match="already has a block after it"):
+        insert(model, "cgnl", "inner.norm")
+    assert same(run(remove(model)), plain)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_converted_norm_calls_only_blocks_that_followed_it(shared):
+    model, other = insert(Normed(), "cgnl", "norm"), Normed()
+    if shared:
+        other.norm = model.norm  # a hook follows every call
+    for network in (model, other):
+        nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    assert [len(network.norm._forward_hooks) for network in (model, other)] == [1, int(shared)]
+    for another in (nn.SyncBatchNorm(16), nn.Identity()):  # no conversion
+        insert(remove(model), "cgnl", "norm").set_submodule("norm", another)
+        assert not another._forward_hooks
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(IMAGE)], ids=["unseen", "seen"])
+def test_networks_compiled_before_have_the_block_and_lose_it_again(example):
+    model, x = Looped().eval(), torch.randn(IMAGE)
+    model.requires_grad_(False)
+    compiled = torch.compile(model, backend="eager")
+    before = compiled(x)
+    insert(model, "cgnl", "stem", example=example)
+    wake(model)
+    torch.testing.assert_close(compiled(x), model(x))
+    assert not torch.equal(compiled(x), before)
+    remove(model)
+    assert torch.equal(compiled(x), before)
+
+
+def test_insert_runs_the_example_uncompiled():
+    model = Looped().eval()
+    model.compile(backend="eager")
+    run(model)
+    insert(model, "cgnl", "stem", example=EXAMPLE)
+    assert list(inserted(model)) == ["stem_cgnl"]
+
+
 @pytest.mark.parametrize("body", [nn.Sequential(conv(), conv()), None], ids=["child", "hook"])
 def test_insert_compiles_without_breaks(body):
     model = insert(Looped(body), "cgnl", "body.0").eval()
@@ -242,8 +301,13 @@ def test_insert_leaves_a_model_fit_for_create_feature_extractor(block):
 
 @pytest.mark.parametrize(
     "option",
-    [{"example": torch.zeros(IMAGE)}, {"example": (torch.zeros(IMAGE),)}, {"channels": 48}],
-    ids=["example", "example-arguments", "channels"],
+    [
+        {"example": torch.zeros(IMAGE)},
+        {"example": (torch.zeros(IMAGE),)},
+        {"example": {"x": torch.zeros(IMAGE)}},
+        {"channels": 48},
+    ],
+    ids=["example", "example-arguments", "example-keywords", "channels"],
 )
 def test_insert_takes_channels_it_cannot_read_off(option):
     model = torchvision.models.DenseNet(growth_rate=16, block_config=(2, 2, 2, 2), num_init_features=16, bn_size=2)
@@ -365,6 +429,8 @@ EXAMPLE = torch.zeros(IMAGE)
         pytest.param(["layer2.0", "fc"], {"example": EXAMPLE}, r"output of 'fc' .* \[2, 4\]", id="no-feature-map"),
         pytest.param(["layer2.0", "spare"], {"example": EXAMPLE}, "never reached spare", id="example-misses-it"),
         pytest.param("layer2.0", {"channels": 0}, "channels = 0", id="no-channels"),
+        pytest.param("layer2.0", {"grups": 3}, "'layer2.0': .* 'grups'; did you mean groups", id="unknown-option"),
+        pytest.param("layer2.0", {"groups": True}, "groups must be a whole number, got True", id="truth"),
         pytest.param("layer2.0", {"channels": -8}, "channels = -8", id="negative-channels"),
     ],
 )
@@ -384,6 +450,16 @@ def test_insert_refuses_a_second_block_of_a_kind(after):
     model = insert(resnet18(), "cgnl", after)
     with pytest.raises(ValueError, match=f"'{after}' already has a block after it"):
         insert(model, "cgnl", after)
+
+
+@pytest.mark.parametrize("after", ["inner.stem", "inner.body.0"])
+def test_insert_refuses_a_second_block_of_a_kind_by_another_name(after):
+    model = Nested(Looped())
+    insert(model.inner, "cgnl", after.removeprefix("inner."))
+    for root, name in ((model, after), (nn.DataParallel(model), f"module.{after}")):
+        with pytest.raises(ValueError, match=f"'{name}' already has a block"):
+            insert(root, "cgnl", name)
+    assert len(inserted(insert(model, "nl", after))) == 2
 
 
 @pytest.mark.parametrize(
@@ -660,7 +736,7 @@ def test_placement_refuses_other_counts(blocks):
         placement("resnet50", blocks)
 
 
-@pytest.mark.parametrize("name", ["resnet", "resnet49", "vgg16", "my_resnet50", "resnet50_v2", ""])
+@pytest.mark.parametrize("name", ["resnet", "resnet49", "vgg16", "my_resnet50", "resnet50_v2", "", None])
 def test_placement_refuses_unknown_networks(name):
-    with pytest.raises(ValueError, match=f"no placement is known for '{name}'"):
+    with pytest.raises(ValueError, match=f"no placement is known for {name!r}"):
         placement(name)

@@ -125,7 +125,7 @@ def test_clips_are_arrays_of_frames(tmp_path):
     ("image", "words"),
     [
         (np.zeros((8, 8, 3)), "float64"),
-        (np.zeros((8, 8, 4), np.uint8), r"\[H, W, 3\].*\[8, 8, 4\]"),
+        (np.zeros((8, 8, 2), np.uint8), r"\[H, W, 3\].*\[8, 8, 2\]"),
         (torch.zeros(8, 8, 3, dtype=torch.uint8), r"\[3, H, W\]"),
         ("nowhere.png", "nowhere.png"),
     ],

@@ -26,6 +26,8 @@ class Features(NamedTuple):
     """Class and register tokens before the others."""
     guessed: bool = False
     """Whether the prefix is that of the model's class, which was not run: some add these tokens in later layers."""
+    patches: int | None = None
+    """Where the prefix is guessed, the number of patches that the model was made for, if it says so."""
 
 
 class Adapter(nn.Module):
@@ -42,7 +44,7 @@ class Adapter(nn.Module):
         """[B, *positions, C] -> the same shape."""
         if isinstance(x, torch.fx.Proxy):
             return as_one_node(self, x)
-        layout, channels, ndim, prefix, guessed = self.features
+        layout, channels, ndim, prefix, guessed, patches = self.features
         if not isinstance(x, Tensor) or x.ndim != (ndim or 2) + 2 or x.shape[-1] != channels:
             got = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
             axes = "N" if layout == "tokens" else ", ".join("THW"[-(ndim or 2) :])
@@ -50,10 +52,10 @@ class Adapter(nn.Module):
                 f"expected [B, {axes}, {channels}] ({layout}), got {got} after {self.after!r}: "
                 "give cgnl.insert an example= of the model's input, or layout="
             )
-        if guessed and not torch.compiler.is_compiling() and _is_missing(prefix, x.shape[1]):
+        if guessed and isinstance(x.shape[1], int) and not _begins_with(prefix, x.shape[1], patches):
             raise ValueError(
-                f"the {x.shape[1]} tokens after {self.after!r} seem to be all positions, without the model's "
-                f"{prefix} class and register tokens: give cgnl.insert an example= of the model's input"
+                f"cannot tell whether the {x.shape[1]} tokens after {self.after!r} begin with the model's {prefix} "
+                "class and register tokens: give cgnl.insert an example= of the model's input, or prefix="
             )
         y = self.block(x[:, prefix:].movedim(-1, 1)).movedim(1, -1)
         return torch.cat([x[:, :prefix], y], 1) if prefix else y
@@ -68,7 +70,13 @@ def runs_in_order(module: nn.Module) -> bool:
 
 
 def find_features(
-    name: str, modules: Modules, outputs: Sequence[object] | None, channels: int | None, layout: str
+    name: str,
+    modules: Modules,
+    outputs: Sequence[object] | None,
+    channels: int | None,
+    layout: str,
+    prefix: int | None = None,
+    patches: Sequence[int] = (),
 ) -> Features:
     """What the module returns, by its layers, its class and, if given, what it returned in a run.
 
@@ -78,6 +86,8 @@ def find_features(
         outputs: the shape of each tensor that it returned, or the type of anything else; None if it was not run.
         channels: their number, or None.
         layout: one of ``LAYOUTS``.
+        prefix: class and register tokens before the others; None means found out.
+        patches: in the run, the positions of the maps before tokens were made of them, the last one last.
     """
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
@@ -91,8 +101,12 @@ def find_features(
         if width is None:
             raise ValueError(f"cannot tell the channels after {name!r}: give channels= or example=")
         ndim = {"channels_first": ndim, "channels_last": ndim or 2, "tokens": 1}[layout]
-        prefix = _count_prefix(name, modules, None) if layout == "tokens" else 0
-        return Features(layout, width, ndim, prefix, guessed=prefix > 0)
+        _check_prefix(name, prefix, layout)
+        if layout != "tokens" or prefix is not None:
+            return Features(layout, width, ndim, prefix or 0)
+        prefix = 0 if hasattr(target, "output_fmt") else _declared_prefix(name, modules) or 0
+        count = next((n for m in modules.values() if isinstance(n := getattr(m, "num_patches", None), int)), None)
+        return Features(layout, width, ndim, prefix, prefix > 0, count)
     shapes = _check_shapes(name, outputs)
     if layout == "auto":
         found = {_observed_layout(name, modules, shape, width) for shape in shapes}
@@ -109,8 +123,22 @@ def find_features(
                 "name a module that is called once"
             )
     width = shapes[0][axis] if channels is None else channels
-    prefix = _count_prefix(name, modules, shapes[0][1]) if layout == "tokens" else 0
-    return Features(layout, width, len(shapes[0]) - 2, prefix)
+    _check_prefix(name, prefix, layout)
+    if layout == "tokens" and prefix is None:
+        counts = {_observe_prefix(name, modules, shape[1], patches) for shape in shapes}
+        if len(counts) > 1:
+            raise ValueError(f"{name!r} is called several times, with other tokens: name a module that is called once")
+        prefix = counts.pop()
+    return Features(layout, width, len(shapes[0]) - 2, prefix or 0)
+
+
+def _check_prefix(name: str, prefix: int | None, layout: str) -> None:
+    if prefix is None:
+        return
+    if not hasattr(prefix, "__index__") or prefix < 0:
+        raise ValueError(f"prefix must be a whole number, 0 or more, got {prefix!r}")
+    if prefix and layout != "tokens":
+        raise ValueError(f"prefix = {prefix} is a number of tokens, and the output of {name!r} is {layout}")
 
 
 def _check_shapes(name: str, outputs: Sequence[object]) -> list[torch.Size]:
@@ -208,17 +236,51 @@ def _own_prefix(module: nn.Module) -> int | None:
     return sum(token.shape[1] for token in tokens) if tokens else None
 
 
-def _count_prefix(name: str, modules: Modules, tokens: int | None) -> int:
-    """The class and register tokens after a module; if their number is known, square grids show if they are there."""
+def _declared_prefix(name: str, modules: Modules) -> int | None:
+    return next((count for m in _with_parents(name, modules) if (count := _own_prefix(m)) is not None), None)
+
+
+def _observe_prefix(name: str, modules: Modules, tokens: int, patches: Sequence[int]) -> int:
+    """The class and register tokens in the output of a module: how many it has more than there were patches."""
+    declared = _declared_prefix(name, modules)
     if hasattr(modules[name], "output_fmt"):  # a patch embedding, which they follow
         return 0
-    prefix = next((count for m in _with_parents(name, modules) if (count := _own_prefix(m)) is not None), 0)
-    return 0 if tokens is not None and _is_missing(prefix, tokens) else prefix
+    if declared:
+        is_all, is_more = tokens in patches, tokens - declared in patches
+        if is_all != is_more:
+            return declared if is_more else 0
+    elif declared == 0 or not patches or tokens in patches or tokens < patches[-1]:
+        return 0
+    raise ValueError(
+        f"cannot tell whether the {tokens} tokens after {name!r} begin with class or register tokens: "
+        "give prefix=, their number, 0 if there are none"
+    )
 
 
-def _is_missing(prefix: int, tokens: int) -> bool:
-    """Whether so many tokens are a square grid as they are, and not without a prefix."""
-    return [n >= 0 and math.isqrt(n) ** 2 == n for n in (tokens, tokens - prefix)] == [True, False]
+def _begins_with(prefix: int, tokens: int, patches: int | None) -> bool:
+    """Whether so many tokens are a prefix and patches: as many as the model was made for or, failing that, a square."""
+    if patches in (tokens, tokens - prefix):
+        return patches != tokens
+    return [n >= 0 and math.isqrt(n) ** 2 == n for n in (tokens, tokens - prefix)] == [False, True]
+
+
+class PatchCounter:
+    """How many patches there are, by the outputs of the modules in the order in which they run."""
+
+    def __init__(self):
+        self.maps: list[int] = []
+        self.tokens: list[int] = []
+
+    def add(self, module: nn.Module, output: object) -> None:
+        if isinstance(output, Tensor) and output.ndim >= 3:
+            if isinstance(module, nn.modules.conv._ConvNd) and not _is_gate(module):
+                self.maps.append(math.prod(output.shape[2:]))
+            elif output.ndim == 3:
+                self.tokens.append(output.shape[1])
+
+    def counts(self) -> list[int]:
+        """The positions of all maps of convolutions or, without any, the first tokens."""
+        return self.maps.copy() or self.tokens[:1]
 
 
 def _check_batch_first(name: str, modules: Modules) -> None:

@@ -3,18 +3,21 @@
 import copy
 import difflib
 import functools
+import inspect
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils._pytree import tree_leaves
 
 from . import blocks as _blocks
-from .layouts import Adapter, Features, Modules, find_features, runs_in_order
+from .layouts import Adapter, Features, Modules, PatchCounter, find_features, runs_in_order
 from .ops.kernels import GaussianRBF
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -48,8 +51,9 @@ def insert(
     after: str | Sequence[str],
     *,
     channels: int | None = None,
-    example: Tensor | tuple | None = None,
+    example: Tensor | tuple | Mapping | None = None,
     layout: str = "auto",
+    prefix: int | None = None,
     **block_options,
 ) -> Model:
     """Insert a block after each named module, in place.
@@ -67,11 +71,13 @@ def insert(
         after: dotted names of modules whose output is a map or a sequence of tokens.
         channels: C; None reads it off the modules at or before the target, or off a run of ``example``, which a target
             that concatenates (DenseNet's, Inception's) needs.
-        example: an input of the model (a tensor, or a tuple of arguments), or None. It is run before and after, in eval
-            mode, to check that nothing else changes.
+        example: an input of the model (a tensor, a tuple of arguments, or a dict of named ones), or None. It is run
+            before and after, in eval mode, to check that nothing else changes.
         layout: ``"channels_first"`` ([B, C, *positions]), ``"channels_last"`` ([B, *positions, C], as in Swin),
             ``"tokens"`` ([B, N, C], as in ViT; class and register tokens pass by the block, which has ``ndim=1``), or
             ``"auto"``: found out from the model's layers and class, and a run of ``example``.
+        prefix: class and register tokens before the others; None means that they are counted in a run of ``example``
+            or, without one, those of the model's class.
         block_options: further arguments of the block, such as ``groups=4``.
 
     Returns:
@@ -92,13 +98,13 @@ def insert(
     shared = [name for name in names if _is_shared(model, name)]
     run = functools.partial(_run, model, example, shared)
     before = run(modules, watched=names) if example is not None else None
-    outputs = before.outputs if before else {}
+    outputs, patches = (before.outputs, before.patches) if before else ({}, {})
     if missed := [name for name, found in outputs.items() if not found]:
         raise ValueError(f"the example never reached {', '.join(missed)}")
 
     built = []  # everything is built, and may fail, before anything is changed
     for name in names:
-        features = find_features(name, modules, outputs.get(name), channels, layout)
+        features = find_features(name, modules, outputs.get(name), channels, layout, prefix, patches.get(name, ()))
         try:
             built.append((name, *_build(block, block_options, features, name, modules[name], model)))
         except ValueError as error:
@@ -106,7 +112,7 @@ def insert(
     try:
         for name, label, module in built:
             for spot in _find_spots(model, name, label, name in shared):
-                _register(modules[name], module, *spot)
+                _register(modules[name], label, module, *spot)
                 if before is None or _is_unchanged(run, before, modules, name, module):
                     break
                 _detach(model, module)
@@ -116,6 +122,7 @@ def insert(
         for _, _, module in built:
             _detach(model, module)
         raise
+    _forget_compiled()
     return model
 
 
@@ -123,7 +130,14 @@ def remove(model: Model) -> Model:
     """Remove every inserted block, in place."""
     for block in [module for module in model.modules() if _get_target(module)]:
         _detach(model, block)
+    _forget_compiled()
     return model
+
+
+def _forget_compiled() -> None:
+    """Compile networks anew when they are next called: what is compiled does not notice other hooks."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 def _get_target(module: nn.Module | None) -> str | None:
@@ -166,7 +180,7 @@ def placement(name: str, blocks: int = 1) -> list[str]:
         name: of a network of ``create_model``, such as ``"resnet50"``.
         blocks: 1 (default) or 5.
     """
-    match = re.fullmatch(r"(?:(?:c2d|i3d)_|(maskrcnn)_)?resnet(\d+)(?(1)_(?:fpn|c4))(?:_caffe)?", name)
+    match = re.fullmatch(r"(?:(?:c2d|i3d)_|(maskrcnn)_)?resnet(\d+)(?(1)_(?:fpn|c4))(?:_caffe)?", str(name))
     if match is None or int(match[2]) not in STAGES:
         raise ValueError(f"no placement is known for {name!r}: {NAME_MODULES}")
     depth, within = int(match[2]), "backbone.body." if match[1] else ""
@@ -181,11 +195,28 @@ def placement(name: str, blocks: int = 1) -> list[str]:
 class _BlockHook:
     """Forward hook that sends a module's output through a block. An object, so that a copied model calls its copy."""
 
-    def __init__(self, block: nn.Module):
-        self.block = block
+    def __init__(self, block: nn.Module, label: str):
+        self.block, self.label = block, label
 
     def __call__(self, _module, _args, output):
         return self.block(output)
+
+
+def _keep_hooks(parent: nn.Module, key: str, new: Any) -> None:
+    """Let the blocks after a norm follow the one it is converted to, as by ``SyncBatchNorm.convert_sync_batchnorm``.
+
+    Conversions put a norm of another class, or with the same statistics, in its place, and leave its hooks behind.
+    """
+    old: Any = parent._modules.get(key)
+    if old is None or not old._forward_hooks or not (hasattr(old, "running_var") and hasattr(new, "running_var")):
+        return
+    if type(old) is not type(new) or old.running_var is new.running_var:
+        for hook in old._forward_hooks.values():
+            if isinstance(hook, _BlockHook) and hook not in new._forward_hooks.values():
+                new.register_forward_hook(hook)
+
+
+register_module_module_registration_hook(_keep_hooks)
 
 
 def _check_target(name: str, modules: Modules) -> None:
@@ -217,6 +248,7 @@ def _build(
     ours = factory.func if isinstance(factory, functools.partial) else factory
     if features.ndim and isinstance(ours, type) and issubclass(ours, _blocks._Residual):
         options = {"ndim": features.ndim} | getattr(factory, "keywords", {}) | options
+    _check_options(factory, options)
     module = factory(features.channels, **options)
     if not isinstance(module, nn.Module):
         raise ValueError(f"block makes a {type(module).__name__}, not a module")
@@ -230,6 +262,20 @@ def _build(
     if features.layout != "channels_first":
         module = Adapter(module, features, name)
     return label, module.train(target.training)
+
+
+def _check_options(factory: Callable[..., object], options: dict) -> None:
+    """Raise for options that the block does not have."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # some callables do not tell
+        return
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    unknown = [option for option in options if option not in known]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(known[1:]) or 'none'}"
+        raise ValueError(f"the block got an unexpected keyword argument {unknown[0]!r}; {hint}")
 
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -260,6 +306,8 @@ def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[S
     for there, block in inserted(model).items():
         if _get_target(block) == name and there.removesuffix(".block").endswith(f"_{label}"):
             raise ValueError(f"{name!r} already has a block after it: {there!r}")
+    if any(isinstance(hook, _BlockHook) and hook.label == label for hook in target._forward_hooks.values()):
+        raise ValueError(f"{name!r} already has a block after it, inserted by another name")
     spots: list[Spot] = []
     if runs_in_order(parent):
         if hasattr(parent, key):
@@ -286,10 +334,12 @@ def _find_spots(model: nn.Module, name: str, label: str, shared: bool) -> list[S
     return spots
 
 
-def _register(target: nn.Module, block: nn.Module, parent: nn.Module, key: str, follows: str | None) -> None:
+def _register(
+    target: nn.Module, label: str, block: nn.Module, parent: nn.Module, key: str, follows: str | None
+) -> None:
     if follows is None:
         parent.add_module(key, block)
-        target.register_forward_hook(_BlockHook(block))
+        target.register_forward_hook(_BlockHook(block, label))
         return
     children = list(parent._modules.items())
     before = {follows}  # the target and the blocks after it: a second block follows the first, as with hooks
@@ -307,6 +357,8 @@ class _Run(NamedTuple):
     """How often each module was called."""
     outputs: dict[str, list]
     """What each watched module returned: shapes of tensors, types of all else."""
+    patches: dict[str, list[int]]
+    """How many patches there may be, as seen before the first output of each watched module."""
     result: list[Tensor]
 
 
@@ -330,17 +382,26 @@ def _run(model: nn.Module, example, shared: Sequence[str], modules: Modules, wat
     calls: Counter[str] = Counter()
     outputs: dict[str, list] = {name: [] for name in watched}
 
-    def record(_module, _args, output, name: str) -> None:
+    counter, patches = PatchCounter(), {}
+
+    def record(module, _args, output, name: str) -> None:
         calls[name] += 1
+        counter.add(module, output)
         if name in outputs:
+            patches.setdefault(name, counter.counts())
             outputs[name].append(output.shape if isinstance(output, Tensor) else type(output))
 
     with _separate_shared(modules, shared) as apart, ExitStack() as hooks:
         for name, module in apart.items():
             hooks.enter_context(module.register_forward_hook(functools.partial(record, name=name)))
+        if "torch._dynamo" in sys.modules:  # what is compiled does not call the hooks
+            hooks.enter_context(torch.compiler.set_stance("force_eager"))
         with torch.no_grad(), in_eval_mode(model):
-            result = model(*(example if isinstance(example, tuple) else (example,)))
-    return _Run(calls, outputs, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
+            if isinstance(example, Mapping):
+                result = model(**example)
+            else:
+                result = model(*(example if isinstance(example, tuple) else (example,)))
+    return _Run(calls, outputs, patches, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
 
 
 def _is_unchanged(run: Callable[..., _Run], before: _Run, modules: Modules, name: str, block: nn.Module) -> bool:

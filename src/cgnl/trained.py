@@ -24,10 +24,11 @@ from .explain.verdict import read_verdict
 from .export.onnx import OnnxNetwork, open_onnx
 from .extras import need
 from .models.device import find_device
-from .models.weights import check_size, read_state_dict
+from .models.weights import check_size, read_state_dict, without_wrappers
 
 File = str | Path | Any
-"""A file, a Pillow image, or bytes: an array [H, W, 3] or tensor [3, H, W], of clips [T, H, W, 3] or [T, 3, H, W]."""
+"""A file, a Pillow image (rotated by its EXIF orientation, as files are), or bytes: an array [H, W, 3] or tensor
+[3, H, W], of clips [T, H, W, 3] or [T, 3, H, W]. Images may be grey, [H, W], or have 1 or 4 channels."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def _open_safetensors(path: Path) -> checkpoint.Trained:
     except (ValueError, RecursionError):
         raise ValueError(f"{path} was not written by cgnl export: it does not say what network it is of") from None
     outline = checkpoint.outline(about, path)
+    weights = without_wrappers(weights, outline.state_dict())
     check_size(outline, weights, path)
     network = build_network(about.config.model, len(about.classes), load=False)
     checkpoint.load_network(network, {"state_dict": {f"{checkpoint.PREFIX}{n}": v for n, v in weights.items()}}, path)

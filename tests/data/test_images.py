@@ -117,6 +117,28 @@ def test_orientation_is_applied(tmp_path, orientation):
         8: upright.rot90(1, (1, 2)),
     }
     assert torch.equal(image, turned[orientation])
+    assert torch.equal(images.to_pixels(Image.open(tmp_path / "a.png")), turned[orientation])
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (6, 9, 1), (6, 9, 3), (6, 9, 4)])
+def test_arrays_and_tensors_are_what_pillow_makes_of_them(shape):
+    array = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    expected = images.to_pixels(Image.fromarray(array.squeeze()))
+    tensor = torch.from_numpy(array if array.ndim == 2 else array.transpose(2, 0, 1).copy())
+    assert torch.equal(images.to_pixels(array), expected)
+    assert torch.equal(images.to_pixels(tensor), expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0), (0, 4, 4, 3)])
+def test_arrays_without_pixels_are_refused(shape):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(list(shape)))} has none"):
+        images.to_pixels(np.zeros(shape, np.uint8))
+
+
+@pytest.mark.parametrize("shape", [(6, 9, 2), (2, 6, 9, 4), (9,)])
+def test_arrays_of_another_shape_are_refused(shape):
+    with pytest.raises(ValueError, match=rf"\[H, W, 3\], .* \[H, W\], .* not {re.escape(str(list(shape)))}"):
+        images.to_pixels(np.zeros(shape, np.uint8))
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")

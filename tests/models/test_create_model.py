@@ -128,6 +128,7 @@ def test_create_model_dropout_can_be_switched_off(dropout, same):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
+        (None, {}, "unknown network None: choose one of resnet18, "),
         ("resnet51", {}, "unknown network 'resnet51': choose one of resnet18, "),
         ("resnet18", {"num_classes": 0}, "num_classes = 0"),
         ("resnet18", {"dropout": 1.0}, "dropout = 1.0"),

@@ -51,6 +51,14 @@ def test_video_resnet_pools_and_strides_over_time(network):
     assert strides == {name: 2 if name == "conv1" else 1 for name in strides}
 
 
+@pytest.mark.parametrize("network", ["c2d_resnet18", "i3d_resnet50"])
+def test_video_resnet_names_the_fewest_frames_it_takes(network):
+    model = on_meta(network).eval()
+    assert model(torch.empty(1, 3, 7, 32, 32, device="meta")).shape == (1, 1000)
+    with pytest.raises(ValueError, match="at least 7 frames, got 6"):
+        model(torch.empty(1, 3, 6, 32, 32, device="meta"))
+
+
 @pytest.mark.parametrize("depth", [50, 101])
 def test_c2d_resnet_kernels_are_flat_in_time(depth):
     convs = convolutions(f"c2d_resnet{depth}")

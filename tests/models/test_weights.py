@@ -79,6 +79,10 @@ def as_child_file(state: State, path: Path) -> None:
     torch.save({"state_dict": {f"model.{name}": value for name, value in state.items()}}, path)
 
 
+def as_child_of_data_parallel_file(state: State, path: Path) -> None:
+    torch.save({"state_dict_ema": {f"model.module.{name}": value for name, value in state.items()}}, path)
+
+
 def as_a_checkpoint_of_a_run(state: State, path: Path) -> None:
     torch.save({"state_dict": {f"network.{name}": value for name, value in state.items()}, "cgnl": {}}, path)
 
@@ -94,6 +98,7 @@ def as_a_checkpoint_of_a_run(state: State, path: Path) -> None:
         (as_compiled_file, ".pt"),
         (as_averaged_file, ".pth"),
         (as_child_file, ".ckpt"),
+        (as_child_of_data_parallel_file, ".pth"),
         (save_file, ".safetensors"),
     ],
 )
@@ -358,6 +363,14 @@ def test_load_reference_checkpoint_refuses_and_changes_nothing(theirs, ours, mes
     assert differing(model, before) == []
 
 
+def test_load_reference_checkpoint_names_an_entry_without_a_number(tmp_path):
+    model = with_block(norm="group")
+    path, state = released_file(tmp_path, model, "gn")
+    torch.save(state | {"layer3.downsample.weight": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match=r"layer3\.downsample\.weight unexpected"):
+        load_reference_checkpoint(model, path)
+
+
 def test_load_reference_checkpoint_refuses_a_block_that_is_none_of_the_authors(tmp_path):
     path, _ = released_file(tmp_path, with_block(norm="group"), "gn")
     model = cgnl.insert(Tiny(), lambda channels: nn.Conv2d(channels, channels, 1), "layer3.1")
@@ -390,11 +403,37 @@ def test_weights_of_another_head_are_refused():
             load_weights(create_model("resnet18", num_classes=5, **options), trained)
 
 
-def test_load_weights_keeps_the_names_of_a_network_that_has_a_child_called_model():
-    model = nn.ModuleDict({"model": Tiny()})
+@pytest.mark.parametrize("child", ["model", "network", "module"])
+@pytest.mark.parametrize("write", [as_torch_file, as_data_parallel_file, as_child_file, as_a_checkpoint_of_a_run])
+def test_load_weights_keeps_the_names_of_a_network_whose_child_is_called_like_a_wrapper(child, write, tmp_path):
+    """As timm's VOLO, all of whose names begin with network."""
+    model = nn.ModuleDict({child: Tiny()})
     state = fresh_values(model)
-    load_weights(model, state)
+    write(state, tmp_path / "weights.pth")
+    load_weights(model, tmp_path / "weights.pth")
     assert differing(model, state) == []
+
+
+def test_load_weights_refuses_a_folder(tmp_path):
+    with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))} is a folder"):
+        load_weights(Tiny(), tmp_path)
+
+
+class Named(nn.Module):
+    """No name tells of the classifier: it is the last layer."""
+
+    def __init__(self, classes: int):
+        super().__init__()
+        self.body, self.answer = nn.Conv2d(3, 16, 1), nn.Linear(16, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.answer(self.body(x).flatten(2).mean(2))
+
+
+def test_a_block_called_by_a_hook_is_not_taken_for_the_classifier():
+    model = cgnl.insert(Named(9), "residual", "body")
+    assert list(model._modules)[-1] == "body_residual"
+    assert set(load_weights(model, fresh_values(Named(7))).ignored) == {"answer.weight", "answer.bias"}
 
 
 def test_pickled_model_is_called_so(tmp_path):

@@ -40,10 +40,7 @@ def read_image(path: File, annotated: tuple[int, int] | None = None) -> Tensor:
         with pillow.open(source, formats=FORMATS) as image:
             check_size(path, image.width, image.height, copies=2 if image.format == "WEBP" else 1)
             image.load()
-            with contextlib.suppress(Exception):  # a broken EXIF block says nothing about the pixels
-                if annotated != (image.height, image.width) or annotated == _shown_size(image):
-                    need("PIL.ImageOps", "data").exif_transpose(image, in_place=True)
-            return _to_tensor(image)
+            return _to_tensor(_turn_upright(image, annotated))
     except (UnreadableError, MemoryError):
         raise
     except pillow.DecompressionBombError:
@@ -99,20 +96,32 @@ def to_image(pixels: Tensor) -> Any:
 
 
 def to_pixels(image: Any) -> Tensor:
-    """Convert a Pillow image, or bytes as [.., H, W, 3], [H, W] or a tensor [.., 3, H, W], to uint8 [.., 3, H, W]."""
-    numpy = need("numpy", "data")
-    if isinstance(image, need("PIL.Image", "data").Image):
-        return _to_tensor(image)
-    tensor = image if isinstance(image, Tensor) else torch.from_numpy(numpy.array(image))
+    """Convert an image or a clip to uint8 [.., 3, H, W].
+
+    Args:
+        image: a Pillow image, which its EXIF orientation rotates, or bytes: [H, W] in grey, [H, W, C], of clips
+            [T, H, W, 3], or as a tensor [C, H, W] and [T, 3, H, W]; C is 3, 1 (grey) or 4 (with transparency).
+    """
+    numpy, pillow = need("numpy", "data"), need("PIL.Image", "data")
+    if isinstance(image, pillow.Image):
+        return _to_tensor(_turn_upright(image))
+    tensor = image.cpu() if isinstance(image, Tensor) else torch.from_numpy(numpy.array(image))
     if tensor.dtype != torch.uint8:
         raise ValueError(f"an image must hold bytes, from 0 to 255 (uint8), not {tensor.dtype}")
+    if not tensor.numel():
+        raise ValueError(f"an image must have pixels, and {list(tensor.shape)} has none")
     if tensor.ndim == 2:
         return tensor.expand(3, -1, -1)
     axis = -3 if isinstance(image, Tensor) else -1
-    if tensor.ndim not in (3, 4) or tensor.shape[axis] != 3:
-        wanted = "[3, H, W] or [T, 3, H, W]" if isinstance(image, Tensor) else "[H, W, 3] or [T, H, W, 3]"
-        raise ValueError(f"an image must be {wanted}, not {list(tensor.shape)}")
-    return tensor.cpu() if axis == -3 else tensor.movedim(-1, -3)
+    if tensor.ndim not in (3, 4) or tensor.shape[axis] not in ((3, 1, 4) if tensor.ndim == 3 else (3,)):
+        shape = "[{}, H, W]" if isinstance(image, Tensor) else "[H, W, {}]"
+        forms = ", ".join(shape.format(channels) for channels in (3, 1, 4))
+        clip = shape.format(3).replace("[", "[T, ")
+        raise ValueError(f"an image must be {forms} or [H, W], a clip {clip}, not {list(tensor.shape)}")
+    tensor = tensor.movedim(axis, -3)
+    if len(tensor) == 4 and tensor.ndim == 3:
+        return _to_tensor(pillow.fromarray(tensor.permute(1, 2, 0).contiguous().numpy()))
+    return tensor.expand(3, -1, -1) if tensor.ndim == 3 else tensor
 
 
 def resize_by_area(pixels: Tensor, height: int, width: int) -> Tensor:
@@ -125,6 +134,15 @@ def resize_by_area(pixels: Tensor, height: int, width: int) -> Tensor:
 def is_empty(path: File) -> bool:
     """Whether a file has no bytes."""
     return not path.read_bytes() if isinstance(path, StoredFile) else path.stat().st_size == 0
+
+
+def _turn_upright(image: Any, annotated: tuple[int, int] | None = None) -> Any:
+    """Rotate a Pillow image by its EXIF orientation, unless it fits its annotations only as it is stored."""
+    with contextlib.suppress(Exception):  # a broken EXIF block says nothing about the pixels
+        as_stored = annotated == (image.height, image.width) != _shown_size(image)
+        if not as_stored and _orientation(image) != 1:
+            return need("PIL.ImageOps", "data").exif_transpose(image)
+    return image
 
 
 def _to_tensor(image: Any) -> Tensor:

@@ -95,9 +95,10 @@ def create_model(
         block_options: arguments of the block, such as ``groups=4`` or ``norm="group"``.
 
     Returns:
-        [B, 3, H, W] (images) or [B, 3, T, H, W] (video) -> [B, num_classes]; for Mask R-CNN see ``models.detection``.
+        [B, 3, H, W] (images) or [B, 3, T, H, W] (video, of 7 frames or more) -> [B, num_classes]; for Mask R-CNN see
+        ``models.detection``.
     """
-    if name not in NETWORKS and not is_backbone(name):
+    if not isinstance(name, str) or (name not in NETWORKS and not is_backbone(name)):
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(NETWORKS)}, timm/..., torchvision/...")
     default, least, background = (91, 2, ", with the background") if is_detector(name) else (1000, 1, "")
     num_classes = default if num_classes is None else num_classes

@@ -14,7 +14,7 @@ from ..atomic_io import whole_file
 from ..extras import need
 from ..text import printable
 from .arguments import build_again, get_arguments
-from .weights import check_size, read_state_dict
+from .weights import check_size, read_state_dict, without_wrappers
 
 hub = need("huggingface_hub", "hub")
 errors = need("huggingface_hub.errors", "hub")
@@ -149,7 +149,7 @@ class Network(hub.PyTorchModelHubMixin, nn.Module, **ABOUT):
             raise ValueError(f"{model_id} has a config.json that asks for other weights")
         with torch.device("meta"):  # no memory is used, whatever the config asks for
             outline = cls(**arguments)
-        state = read_state_dict(file)
+        state = without_wrappers(read_state_dict(file), outline.network.state_dict())
         check_size(outline.network, state, file)
         model = cls(**arguments)
         try:

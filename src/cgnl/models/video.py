@@ -3,13 +3,19 @@
 C2D is the paper's baseline: all kernels are 1 x k x k, and time is only pooled. I3D makes some of them longer in time.
 Both take 32 x 224 x 224 -> conv1 16 x 112 x 112 -> pool1 8 x 56 x 56 -> pool2 4 x 56 x 56 -> res3 4 x 28 x 28
 -> res4 4 x 14 x 14 -> res5 4 x 7 x 7.
+Time is halved three times: clips have at least 7 frames.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..surgery import STAGES
 from .resnet import resnet
+
+FEWEST = 7
+"""Frames, of which pool2 leaves one."""
 
 
 def c2d_resnet(depth: int, num_classes: int, dropout: float, caffe: bool = False) -> nn.Module:
@@ -40,7 +46,14 @@ def _video_resnet(model: nn.Module, temporal_width: dict[str, int]) -> nn.Module
     model.maxpool = nn.MaxPool3d((2, 3, 3), stride=(2, 2, 2), padding=(0, 1, 1))
     model.get_submodule("layer1").add_module("pool2", nn.MaxPool3d((2, 1, 1), stride=(2, 1, 1)))
     model.avgpool = nn.AdaptiveAvgPool3d(1)
+    model.register_forward_pre_hook(_check_frames)
     return model
+
+
+def _check_frames(_module: nn.Module, args: tuple[Any, ...]) -> None:
+    clip = args[0] if args else None
+    if isinstance(clip, Tensor) and clip.ndim == 5 and clip.shape[2] < FEWEST:
+        raise ValueError(f"a clip must have at least {FEWEST} frames, got {clip.shape[2]}: {list(clip.shape)}")
 
 
 def _inflate_conv(conv: nn.Conv2d, width: int, temporal_stride: int) -> nn.Conv3d:

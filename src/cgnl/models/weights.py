@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ BODY, HEAD = "backbone.body.", "roi_heads.box_head."
 """Where a Mask R-CNN keeps the stages of its ResNet: all of them in the body, or res5 in the head."""
 CLASSIFIERS = ("fc.", "roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
 """Layers whose size is the number of classes."""
+WRAPPERS = ("module.", "_orig_mod.", "network.", "model.")
+"""What DataParallel, torch.compile, our checkpoints and networks within others put before each name."""
 NORM_EXTRAS = (".num_batches_tracked", ".eps")
 """Entries that a frozen norm accepts but does not always have."""
 
@@ -52,8 +55,7 @@ def load_weights(model: nn.Module, weights: str | Path | Mapping[str, Tensor]) -
     """
     state = dict(weights) if isinstance(weights, Mapping) else read_state_dict(weights)
     here = model.state_dict()
-    if state and all(name.startswith("model.") for name in state) and here.keys().isdisjoint(state):
-        state = {name.removeprefix("model."): value for name, value in state.items()}  # of a network within another
+    state = without_wrappers(state, here)
     image_network = "conv1.weight" in state and f"{BODY}conv1.weight" in here
     if image_network:
         state = {_in_backbone(name, here): value for name, value in state.items()}
@@ -97,12 +99,13 @@ def find_nonfinite(state: Mapping[str, Tensor]) -> list[str]:
 
 def find_classifiers(model: nn.Module) -> tuple[str, ...]:
     """Prefixes of the layers whose size is the number of classes: of known names, those timm states, or the last."""
-    names = [name for name, _ in model.named_parameters()]
+    ours = tuple(new_parts(model))
+    names = [name for name, _ in model.named_parameters() if not name.startswith(ours)]
     if usual := tuple(prefix for prefix in CLASSIFIERS if any(name.startswith(prefix) for name in names)):
         return usual
     declared = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     declared = (declared,) if isinstance(declared, str) else tuple(declared)
-    return tuple(f"{name}." for name in declared) or (f"{names[-1].rpartition('.')[0]}.",)
+    return tuple(f"{name}." for name in declared) or tuple(f"{name.rpartition('.')[0]}." for name in names[-1:])
 
 
 def new_parts(model: nn.Module) -> list[str]:
@@ -121,7 +124,7 @@ def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:
         model: the network, changed in place.
         path: the checkpoint, a torch file.
     """
-    state = read_state_dict(path)
+    state = without_wrappers(read_state_dict(path), model.state_dict())
     theirs = {m[1]: int(m[2]) for name in state if (m := re.fullmatch(r"(layer\d)\.(\d+)\.t\.weight", name))}
     ours = {str(module._inserted_after): name for name, module in inserted(model).items()}
     places = {f"{stage}.{index - 1}" for stage, index in theirs.items()}
@@ -133,7 +136,7 @@ def load_reference_checkpoint(model: nn.Module, path: str | Path) -> LoadReport:
 
     def rename(name: str) -> str:
         stage, index, leaf = (*name.split(".", 2), "", "")[:3]
-        if stage not in theirs or int(index) < theirs[stage]:
+        if stage not in theirs or not index.isdecimal() or int(index) < theirs[stage]:
             return name
         before = f"{stage}.{int(index) - 1}"
         if int(index) > theirs[stage]:
@@ -156,8 +159,10 @@ def holds_objects(error: Exception) -> bool:
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors or torch file, without running code in it and without prefixes of wrappers."""
+    """The tensors of a .safetensors or torch file, without running code in it."""
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file of weights")
     path.open("rb").close()  # the system explains best why a path cannot be read
     if path.suffix == ".safetensors":
         read = need("safetensors.torch", "vision").load_file
@@ -168,13 +173,23 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     except Exception as error:  # a broken file may make them raise anything
         reason = PICKLED if holds_objects(error) else first_line(error)
         raise ValueError(f"{path} is not a file of weights: {reason}") from None
-    for key in ("state_dict", "model", "model_ema"):
+    for key in ("state_dict", "model", "model_ema", "state_dict_ema"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not is_state_dict(content):
         raise ValueError(f"{path} holds no state dict")
-    names = {name: re.sub(r"^(module\.|_orig_mod\.|network\.)+", "", name) for name in content}
-    return {names[name]: value for name, value in content.items() if name != "n_averaged"}  # of torch's AveragedModel
+    return {name: value for name, value in content.items() if name != "n_averaged"}  # of torch's AveragedModel
+
+
+def without_wrappers(state: Mapping[str, Tensor], here: Mapping[str, Any]) -> dict[str, Tensor]:
+    """A state dict without what wrappers put before all its names, as long as the network has none of them."""
+    state = dict(state)
+    while state and here.keys().isdisjoint(state):
+        prefix = next((each for each in WRAPPERS if all(name.startswith(each) for name in state)), None)
+        if prefix is None:
+            break
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
 
 
 def is_state_dict(content: object) -> bool:

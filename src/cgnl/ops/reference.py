@@ -311,7 +311,7 @@ def check_map(x: Tensor, channels: int, ndim: int, inserted_after: str | None = 
 def check_whole(**numbers: int) -> None:
     """Raise for anything but whole numbers: 8.0 would fail later, and elsewhere."""
     for name, number in numbers.items():
-        if not hasattr(number, "__index__"):
+        if not hasattr(number, "__index__") or isinstance(number, bool):
             raise ValueError(f"{name} must be a whole number, got {number!r}")
 
 
