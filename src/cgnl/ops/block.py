@@ -130,6 +130,11 @@ def get_weight(layer: Any) -> Tensor:
     return layer if isinstance(layer, Tensor) else layer.weight
 
 
+def has_hooks(layer: Any) -> bool:
+    """Whether a module does more than its ``forward``."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+
+
 def project(y: Tensor, w_z: Layer, dtype: torch.dtype) -> Tensor:
     """W_z y in this dtype, [B, G, C', *P] -> [B, C, *P]; float16 multiplies y divided by its peak."""
     groups = y.shape[1]

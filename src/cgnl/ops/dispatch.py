@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from . import block, fused, kernels, reference
-from .block import Attention, BlockNorm, Layer, Norm, get_weight
+from .block import Attention, BlockNorm, Layer, Norm, get_weight, has_hooks
 from .kernels import Kernel
 
 Backend = Literal["auto", "reference", "fused"]
@@ -138,7 +138,7 @@ def _why_not_layer(layer: Any, groups: int) -> str | None:
     """Why a layer is more than its weight: hooks, or another layer in its place."""
     if isinstance(layer, Tensor):
         return None
-    if _has_hooks(layer):
+    if has_hooks(layer):
         return "has hooks"
     if type(layer) not in CONV:
         return f"is a {type(layer).__name__}"
@@ -152,7 +152,7 @@ def _why_not_layer(layer: Any, groups: int) -> str | None:
 def _why_not_norm(norm: Any, groups: int) -> str | None:
     if norm is None or isinstance(norm, BlockNorm):
         return None
-    if _has_hooks(norm):
+    if has_hooks(norm):
         return "has hooks"
     if type(norm) not in NORMS:
         return f"is a {type(norm).__name__}"
@@ -162,10 +162,6 @@ def _why_not_norm(norm: Any, groups: int) -> str | None:
         return f"is in {norm.weight.dtype}"
     count = getattr(norm, "num_groups", groups)
     return None if count == groups else f"has {count} groups"
-
-
-def _has_hooks(layer: Any) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 
 
 def _read_norm(norm: Any) -> BlockNorm | None:
