@@ -1,6 +1,5 @@
 """Which implementation runs: an explicit ``backend`` wins, ``"auto"`` takes the fused kernels where they gain."""
 
-import math
 from typing import Any, Literal
 
 import torch
@@ -8,11 +7,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from . import block, fused, kernels, reference
-from .block import Attention, BlockNorm, Layer, Norm, get_weight, has_hooks
+from .block import Attention, BlockNorm, Layer, Norm, get_weight, has_hooks, why_not_plain
 from .kernels import Kernel
 
 Backend = Literal["auto", "reference", "fused"]
-CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm)
 
 
@@ -122,7 +120,7 @@ def why_not(
 ) -> str | None:
     """The reason why the fused kernels cannot run a block, or None if they can."""
     for name, layer in layers.items():
-        if reason := _why_not_layer(layer, groups if name == "z" else 1):
+        if reason := why_not_plain(layer, groups if name == "z" else 1):
             return f"{name} {reason}"
     if reason := _why_not_norm(norm, groups):
         return f"norm {reason}"
@@ -132,21 +130,6 @@ def why_not(
     if block.uses_batch_statistics(norm) and x.numel() == x.shape[1]:
         return "batch norm needs more than 1 value per channel"
     return None
-
-
-def _why_not_layer(layer: Any, groups: int) -> str | None:
-    """Why a layer is more than its weight: hooks, or another layer in its place."""
-    if isinstance(layer, Tensor):
-        return None
-    if has_hooks(layer):
-        return "has hooks"
-    if type(layer) not in CONV:
-        return f"is a {type(layer).__name__}"
-    if layer.bias is not None:
-        return "has a bias"
-    if math.prod(layer.kernel_size) != 1 or math.prod(layer.stride) != 1 or any(layer.padding):
-        return "is more than a product at each position"
-    return None if layer.groups == groups else f"has {layer.groups} groups"
 
 
 def _why_not_norm(norm: Any, groups: int) -> str | None:

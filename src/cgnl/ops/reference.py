@@ -130,11 +130,15 @@ def compact_generalized_non_local(
     check_inputs(theta, phi, g, groups)
     theta_, phi_, g_ = (t.unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, C', *P]
     first, c, rows = attention(theta_, phi_, g_, kernel, scale, normalize, process_group)
+    return evaluate(theta_, first, c, rows, kernel.envelope).flatten(1, 2).to(g.dtype)  # [B, C, *P]
+
+
+def evaluate(theta: Tensor, first: int, c: Tensor, rows: Tensor | None, envelope: float) -> Tensor:
+    """Y [B, G, C', *P] from what ``attention`` returns."""
     if rows is None:
-        y = polynomial(theta_, c, None, first, kernel.envelope)
-    else:  # the envelope of theta_i stands above and below
-        y = polynomial(theta_, c, None, first) / polynomial(theta_, rows, None, first)
-    return y.flatten(1, 2).to(g.dtype)  # [B, C, *P]
+        return polynomial(theta, c, None, first, envelope)
+    # The envelope of theta_i stands above and below.
+    return polynomial(theta, c, None, first) / polynomial(theta, rows, None, first)
 
 
 def attention(
