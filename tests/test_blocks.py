@@ -371,6 +371,15 @@ def test_hooks_on_z_see_what_it_returned():
     assert torch.equal(*seen)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", ["batch", None])
+@pytest.mark.parametrize("kernel", [kernels.EmbeddedGaussian(80), kernels.Taylor((0,) * 9 + (1e-9,))], ids=["exp", "9"])
+def test_block_with_a_long_series(kernel, norm, dtype):
+    block, x = trained(CGNL(16, groups=2, kernel=kernel, norm=norm)), 0.3 * torch.randn(2, 16, 3, 4)
+    truth = copy.deepcopy(block).double()(x.double())
+    assert relative_error(block.to(dtype)(x.to(dtype)), truth) < 100 * ROUNDING[dtype]
+
+
 class WithBypass(nn.Module):
     """A layer with an adapter beside it, as LoRA has it."""
 

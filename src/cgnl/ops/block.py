@@ -97,14 +97,14 @@ def _attend(
     others in it: it becomes the bias s_0 rowsum(W_z), and y is the rest. A layer that is more than its weight gets all
     of y, in float32 at least.
     """
-    groups, ndim = theta.shape[1], theta.ndim - 3
-    if why_not_plain(w_z, groups) is not None:
-        return project(reference.evaluate(theta, first, s, row_sums, gamma), w_z, theta.dtype), None
-    if (first, s.shape[-1], gamma) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
+    groups, ndim, dtype = theta.shape[1], theta.ndim - 3, accumulation_dtype(theta)
+    plain = why_not_plain(w_z, groups) is None
+    if plain and (first, s.shape[-1], gamma) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
         z = convolve(theta.flatten(1, 2), w_z, groups).unflatten(1, (groups, -1))  # [B, G, C / G, *P]
         return polynomial(z, s, first=1).flatten(1, 2), None
-    if first > 0:
-        return project(polynomial(theta, s, None, first, gamma), w_z, theta.dtype), None
+    if not plain or first > 0:
+        y = reference.evaluate(theta, first, s, row_sums, gamma)  # [B, G, C', *P]
+        return project(y.to(dtype), w_z, theta.dtype), None
     if row_sums is not None:
         s_0 = s[..., :1] / row_sums[..., :1]  # [B, G, 1]
         y = polynomial(theta, _without_first(s - s_0 * row_sums)) / polynomial(theta, row_sums)  # [B, G, C', *P]
@@ -115,7 +115,7 @@ def _attend(
             y = y + s_0.unflatten(-1, (1,) * (ndim + 1)) * torch.expm1(-gamma * theta.to(s.dtype).square())
     sums = get_weight(w_z).flatten(1).sum(1, dtype=s.dtype).unflatten(0, (groups, -1))  # rowsum(W_z): [G, C / G]
     bias = (s_0 * sums).flatten(1).unflatten(1, (-1,) + (1,) * ndim)  # [B, C, 1, ..]
-    return project(y, w_z, theta.dtype), bias
+    return project(y.to(dtype), w_z, theta.dtype), bias.to(dtype)
 
 
 def _without_first(coefficients: Tensor) -> Tensor:
