@@ -597,5 +597,5 @@ def test_long_series_are_finite_where_the_truth_is(theta, phi, order):
     assert worst_error(found, wide) < 1e-5
     if order >= 80:
         assert found[0][0, 0].tolist() == pytest.approx([4 * math.exp(theta * phi)] * 4, rel=1e-5)
-        row = affinity(*(torch.full((1, 1, 4), value) for value in values[:2]), (0, 0), kernel=kernel)
+        row = affinity(torch.full((1, 1, 4), theta), torch.full((1, 1, 4), phi), (0, 0), kernel=kernel)
         assert row[0, 0].tolist() == pytest.approx([math.exp(theta * phi)] * 4, rel=1e-5)
