@@ -500,6 +500,8 @@ def test_block_follows_the_default_dtype(make):
     (lambda: NonLocal(16, scale=cast(Any, "resolution")), "must be True or False, got 'resolution'"),
     (lambda: CGNL(cast(Any, 16.0)), "channels must be a whole number, got 16.0"),
     (lambda: CGNL(16, cast(Any, "8")), "inner_channels must be a whole number, got '8'"),
+    (lambda: CGNL(16, groups=True), "groups must be a whole number, got True"),
+    (lambda: torch.jit.script(nn.Sequential(CGNL(16))), "CGNL cannot be scripted: use torch.jit.trace or torch.export"),
     (lambda: CGNL(16, groups=cast(Any, None)), "groups must be a whole number, got None"),
     (lambda: CGNL(16)(torch.ones(2, 16, 4, 4, dtype=torch.long)), "expected a floating-point tensor, got torch.int64"),
     (lambda: CGNL(16)(torch.randn(2, 16, 3, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 16, 3, 4, 4]"),
