@@ -32,8 +32,8 @@ for module in {modules}:
 """A program that imports modules where packages are missing."""
 
 
-def import_without(missing: set[str], modules: list[str]) -> None:
-    script = LIGHT.format(missing=missing, modules=modules)
+def import_without(missing: set[str], modules: list[str], then: str = "") -> None:
+    script = LIGHT.format(missing=missing, modules=modules) + then
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -50,6 +50,17 @@ def test_core_needs_torch_alone():
         "matplotlib",
     }
     import_without(others, ["cgnl.ops", "cgnl.kernels", "cgnl.blocks", "cgnl.heads", "cgnl.surgery"])
+
+
+def test_load_says_which_extra_it_needs():
+    with pytest.raises(AssertionError, match=r"pip install \"cgnl\[train\]"):
+        import_without({"rich"}, ["cgnl"], "import cgnl; cgnl.load")
+
+
+def test_folding_needs_torch_alone():
+    others = {"torchvision", "jsonargparse", "scipy", "PIL", "av", "rich", "yaml"}
+    without_numpy = "sys.modules['numpy'] = None; import cgnl; cgnl.export.fold(cgnl.CGNL(16))"
+    import_without(others, ["cgnl"], without_numpy)
 
 
 def test_command_line_starts_without_torch():

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.flop_counter import FlopCounterMode
 
 from cgnl import CGNL, NonLocal, SimpleResidual, kernels, ops
@@ -370,6 +371,104 @@ def test_hooks_on_z_see_what_it_returned():
     assert torch.equal(*seen)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", ["batch", None])
+@pytest.mark.parametrize("kernel", [kernels.EmbeddedGaussian(80), kernels.Taylor((0,) * 9 + (1e-9,))], ids=["exp", "9"])
+def test_block_with_a_long_series(kernel, norm, dtype):
+    block, x = trained(CGNL(16, groups=2, kernel=kernel, norm=norm)), 0.3 * torch.randn(2, 16, 3, 4)
+    truth = copy.deepcopy(block).double()(x.double())
+    assert relative_error(block.to(dtype)(x.to(dtype)), truth) < 100 * ROUNDING[dtype]
+
+
+class WithBypass(nn.Module):
+    """A layer with an adapter beside it, as LoRA has it."""
+
+    def __init__(self, base: nn.Conv2d):
+        super().__init__()
+        self.base, self.beside = (
+            base,
+            nn.Conv2d(base.in_channels, base.out_channels, 1, bias=False, dtype=torch.float64),
+        )
+
+    @property
+    def weight(self):
+        return self.base.weight
+
+    def forward(self, y):
+        return self.base(y) + self.beside(y)
+
+
+def hook(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda _module, _inputs, output: output.sin())
+    return layer
+
+
+Z: dict[str, Any] = {
+    "hook": hook,
+    "bypass": WithBypass,
+    "sequential": nn.Sequential,
+    "bias": lambda _: nn.Conv2d(4, 8, 1, groups=2, dtype=torch.float64),
+    "groups": lambda _: nn.Conv2d(4, 8, 1, bias=False, dtype=torch.float64),
+    "pruned": lambda z: prune.l1_unstructured(z, "weight", amount=0.5),
+    "spectral": nn.utils.spectral_norm,
+    "parametrized": nn.utils.parametrizations.weight_norm,
+}
+ALL_TERMS: dict[str, Any] = {
+    "dot": {},
+    "rbf": {"kernel": "rbf"},
+    "exact": {"kernel": KERNELS[4]},
+    "normalized": {"kernel": KERNELS[4], "normalize": True},
+}
+
+
+@pytest.mark.parametrize("change", Z.values(), ids=Z)
+@pytest.mark.parametrize("options", ALL_TERMS.values(), ids=ALL_TERMS)
+def test_a_changed_z_gets_all_of_y(change, options):
+    block = trained(CGNL(8, groups=2, norm=None, dtype=torch.float64, **options)).eval()
+    x = torch.randn(3, 8, 3, 4, dtype=torch.float64)
+    y = ops.compact_generalized_non_local(*block.factors(x), groups=2, **options)
+    block.z = change(block.z).eval()
+    assert relative_error(block(x) - x, block.z(y)) < EXACT
+
+
+@pytest.mark.parametrize("name", ["pruned", "spectral", "weight"])
+def test_z_whose_weight_is_made_by_a_hook_trains_and_loads(name):
+    block, x = trained(CGNL(8, groups=2, kernel="rbf", norm=None)), torch.randn(3, 8, 3, 4)
+    change = (Z | {"weight": nn.utils.weight_norm})[name]
+    block.z = change(block.z)
+    for _ in range(2):
+        block(x).square().sum().backward()
+    block.eval()
+    block.load_state_dict({name: -3 * value for name, value in block.state_dict().items()})
+    assert torch.equal(block(x), block(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [CGNL, BLOCKS["cgnlx"], BLOCKS["nl-dot"]], ids=["cgnl", "cgnlx", "nl-dot"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_changed_z_is_called_in_float32(make, dtype, autocast):
+    block = trained(make(16))
+    block.z = nn.Sequential(block.z, nn.Conv2d(16, 16, 1))
+    x = 100 * torch.randn(2, 16, 5, 6)
+    truth = copy.deepcopy(block).double()(x.double())
+    if autocast:
+        with torch.autocast("cpu", dtype):
+            y = block(x)
+    else:
+        y = block.to(dtype)(x.to(dtype))
+    assert block.z[0].weight.dtype == (torch.float32 if autocast else dtype)
+    assert relative_error(y, truth) < 20 * ROUNDING[dtype]
+
+
+def test_a_changed_z_compiles_and_exports():
+    block = trained(CGNL(16, groups=2, kernel="rbf")).eval()
+    block.z = nn.Sequential(block.z)
+    x = torch.randn(2, 16, 3, 4)
+    torch.compiler.reset()
+    assert relative_error(torch.compile(block, fullgraph=True, backend="aot_eager")(x), block(x)) < 1e-5
+    assert relative_error(torch.export.export(block, (x,)).module()(x), block(x)) < 1e-5
+
+
 @pytest.mark.parametrize("make", [CGNL, NonLocal, SimpleResidual])
 def test_block_follows_the_default_dtype(make):
     torch.set_default_dtype(torch.float64)
@@ -401,6 +500,8 @@ def test_block_follows_the_default_dtype(make):
     (lambda: NonLocal(16, scale=cast(Any, "resolution")), "must be True or False, got 'resolution'"),
     (lambda: CGNL(cast(Any, 16.0)), "channels must be a whole number, got 16.0"),
     (lambda: CGNL(16, cast(Any, "8")), "inner_channels must be a whole number, got '8'"),
+    (lambda: CGNL(16, groups=True), "groups must be a whole number, got True"),
+    (lambda: torch.jit.script(nn.Sequential(CGNL(16))), "CGNL cannot be scripted: use torch.jit.trace or torch.export"),
     (lambda: CGNL(16, groups=cast(Any, None)), "groups must be a whole number, got None"),
     (lambda: CGNL(16)(torch.ones(2, 16, 4, 4, dtype=torch.long)), "expected a floating-point tensor, got torch.int64"),
     (lambda: CGNL(16)(torch.randn(2, 16, 3, 4, 4)), "expected [B, 16, H, W] (ndim = 2), got [2, 16, 3, 4, 4]"),

@@ -110,6 +110,8 @@ def test_load_takes_exports(run, photo, tmp_path, suffix):
     if suffix == ".onnx":
         with pytest.raises(ValueError, match="ONNX"):
             net.explain(photo)
+    else:
+        assert net.explain(photo).maps
 
 
 def test_clips_are_arrays_of_frames(tmp_path):
@@ -128,11 +130,47 @@ def test_clips_are_arrays_of_frames(tmp_path):
         (np.zeros((8, 8, 2), np.uint8), r"\[H, W, 3\].*\[8, 8, 2\]"),
         (torch.zeros(8, 8, 3, dtype=torch.uint8), r"\[3, H, W\]"),
         ("nowhere.png", "nowhere.png"),
+        (None, "NoneType"),
+        (b"GIF89a", "bytes"),
+        ({"a.png"}, "set"),
+        ([["a.png"]], "list"),
+        (np.array(["a.png"]), "ndarray"),
     ],
 )
 def test_predict_refuses(run, image, words):
     with pytest.raises(ValueError, match=words):
         cgnl.load(run).predict(image)
+
+
+@pytest.mark.parametrize("top", [0, -1, 2.0, True])
+def test_predict_refuses_a_number_of_classes(run, photo, top):
+    with pytest.raises(ValueError, match=f"top must be .*{top}"):
+        cgnl.load(run).predict(photo, top=top)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"at": (1,)}, "has 1 numbers"),
+        ({"at": 3}, "at must be numbers.*3"),
+        ({"at": "3,4"}, "at must be numbers.*'3,4'"),
+        ({"at": (None, 4)}, "at must be numbers"),
+        ({"columns": 0}, "columns must be at least 1, got 0"),
+        ({"head": True, "group": 99}, "head=True"),
+    ],
+)
+def test_explain_refuses(run, photo, options, words):
+    with pytest.raises(ValueError, match=words):
+        cgnl.load(run).explain(photo, **options)
+
+
+def test_explain_refuses_several_files(run, photo):
+    with pytest.raises(ValueError, match="got a list"):
+        cgnl.load(run).explain([photo, photo])
+
+
+def test_devices_may_be_objects(run, photo):
+    assert cgnl.load(run).predict(photo, device=torch.device("cpu")).label in CLASSES
 
 
 def test_load_refuses(tmp_path):

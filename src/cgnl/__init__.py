@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from .extras import with_extra
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ _PUBLIC = {
     "remove": "surgery:remove",
 }
 
+_EXTRAS = {"load": "train"}
+"""What a public name needs beyond torch, where it is more than create_model does."""
+
 __all__ = [
     "CGNL",
     "NonLocal",
@@ -55,7 +60,10 @@ def __getattr__(name: str):
     if name not in _PUBLIC:
         raise AttributeError(f"module 'cgnl' has no attribute {name!r}")
     module, _, attribute = _PUBLIC[name].partition(":")
-    value = importlib.import_module(f".{module}", __name__)
+    try:
+        value = importlib.import_module(f".{module}", __name__)
+    except ModuleNotFoundError as error:
+        raise with_extra(error, _EXTRAS.get(name, "vision")) from None
     value = getattr(value, attribute) if attribute else value
     globals()[name] = value
     return value

@@ -109,6 +109,9 @@ class _Residual(nn.Module):
             )
         return self._run(x)
 
+    def __prepare_scriptable__(self):
+        raise ValueError(f"{type(self).__name__} cannot be scripted: use torch.jit.trace or torch.export")
+
     def _apply(self, fn, recurse=True):
         norm, self._modules["norm"] = self._modules["norm"], None
         try:

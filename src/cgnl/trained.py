@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .data.images import to_pixels
@@ -25,6 +26,7 @@ from .export.onnx import OnnxNetwork, open_onnx
 from .extras import need
 from .models.device import find_device
 from .models.weights import check_size, read_state_dict, without_wrappers
+from .ops.reference import check_whole
 
 File = str | Path | Any
 """A file, a Pillow image (rotated by its EXIF orientation, as files are), or bytes: an array [H, W, 3] or tensor
@@ -38,7 +40,7 @@ class Trained(checkpoint.Trained):
     path: Path = Path()
     """Where it was loaded from."""
 
-    def predict(self, files: File | Sequence[File], top: int = 5, device: str = "auto") -> Any:
+    def predict(self, files: File | Sequence[File], top: int = 5, device: str | torch.device = "auto") -> Any:
         """Classify images or clips, or detect the objects in images.
 
         Args:
@@ -50,11 +52,12 @@ class Trained(checkpoint.Trained):
             For one file or array what has ``label``, ``score``, ``classes`` and ``probabilities``, the likeliest first
             (for detectors a ``Finding``); for a list or a folder a list of these.
         """
+        _check_count(top=top)
         many = isinstance(files, list | tuple) or (isinstance(files, str | Path) and self._holds_several(files))
         found: list[FilePrediction] | list[Finding]
         source = self._open(files if isinstance(files, list | tuple) else [files])
         if self.task.classifies:
-            found = list(predict_samples(self, source, top, device))
+            found = list(predict_samples(self, source, top, find_device(device)))
         else:
             found = list(find_objects(self, source, find_device(device), SURE))
         for one in found:
@@ -72,7 +75,7 @@ class Trained(checkpoint.Trained):
         head: bool | None = None,
         columns: int = 5,
         grad_cam: bool = False,
-        device: str = "auto",
+        device: str | torch.device = "auto",
     ) -> figure.Row:
         """Show what a block relates a position to or, where there is no block, the pairs of channels of the head.
 
@@ -91,6 +94,11 @@ class Trained(checkpoint.Trained):
         """
         if isinstance(self.network, OnnxNetwork):
             raise ValueError(f"{self.path} is an ONNX file, whose blocks cannot be looked into: load the checkpoint")
+        _check_count(columns=columns)
+        if head and (block is not None or group is not None):
+            raise ValueError(
+                "block and group choose maps of a block, and head=True shows the head: give one or the other"
+            )
         network = self.network.to(find_device(device))
         options: Any = {"at": at, "block": block, "group": group, "head": head, "columns": columns}
         options |= {"with_grad_cam": grad_cam, "verdict": read_verdict(self.path, network)}
@@ -108,10 +116,22 @@ class Trained(checkpoint.Trained):
         return MemorySource([_read(file, self.task) for file in files])
 
 
+def _check_count(**numbers: int) -> None:
+    check_whole(**numbers)
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
+
+
 def _read(file: File, task: type[Task]) -> Tensor:
     if isinstance(file, str | Path):
         raise ValueError(f"{file}: give files or arrays, not both")
-    pixels = to_pixels(file)
+    try:
+        pixels = to_pixels(file)
+    except TypeError:  # NumPy and torch make no numbers of it
+        raise ValueError(
+            f"expected a file, a Pillow image, an array or a tensor, got a {type(file).__name__}"
+        ) from None
     if pixels.ndim != (4 if task.has_frames else 3):
         shape = " x ".join(map(str, pixels.shape))
         raise ValueError(f"the network was trained on {task.file}s, and cannot take an array of {shape}")

@@ -178,3 +178,23 @@ class ByValue(Small):
 def test_fold_refuses_what_it_cannot_follow():
     with pytest.raises(ValueError, match="the order of the layers cannot be followed"):
         fold(ByValue(4, 2))
+
+
+@pytest.mark.parametrize("after", ["conv1", "layer1.0.conv1", "layer3.1.bn2"])
+def test_fold_leaves_alone_what_calls_a_block(after):
+    """Blocks outside of a Sequential are called by a hook, which torch.fx does not see."""
+    model = stir(cgnl.create_model("resnet18", block="cgnl", num_classes=4, after=[after], zero_init=False))
+    x = torch.randn(2, 3, 40, 48)
+    with torch.no_grad():
+        expected = model.eval()(x)
+        assert relative_error(fold(model)(x), expected) < 1e-5
+        assert relative_error(expected, cgnl.remove(model)(x)) > 1e-3
+
+
+@pytest.mark.parametrize("part", ["reduce", "norm"])
+def test_fold_leaves_alone_the_hooks_of_a_head(part):
+    model = stir(cgnl.create_model("resnet18", head="covariance", reduced=16, num_classes=4)).eval()
+    model.get_submodule(f"avgpool.{part}").register_forward_hook(lambda _module, _inputs, output: output.abs())
+    x = torch.randn(2, 3, 64, 80)
+    with torch.no_grad():
+        assert relative_error(fold(model)(x), model(x)) < 1e-4

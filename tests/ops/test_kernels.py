@@ -123,6 +123,10 @@ def test_check_normalize_allows(kernel):
         pytest.param(lambda: GaussianRBF(gamma="a"), "gamma = 'a'", id="gamma-text"),  # pyright: ignore[reportArgumentType]
         pytest.param(lambda: Taylor(3), "coefficients must be numbers, got 3", id="coefficients-number"),
         pytest.param(lambda: Taylor([None]), r"coefficients must be numbers, got \[None\]", id="coefficients-none"),
+        pytest.param(lambda: Taylor(["abc"]), "coefficients must be numbers", id="coefficients-text"),
+        pytest.param(lambda: Taylor("12"), "coefficients must be numbers, got '12'", id="coefficients-one-text"),
+        pytest.param(lambda: EmbeddedGaussian(order=True), "order = True", id="order-truth"),
+        pytest.param(lambda: GaussianRBF(3, 1e200, "exact"), r"gamma = 1e\+200", id="gamma-leaving-infinities"),
         pytest.param(lambda: GaussianRBF(gamma=0.0), r"gamma = 0\.0", id="zero-gamma"),
         pytest.param(lambda: GaussianRBF(gamma=-0.5), r"gamma = -0\.5", id="negative-gamma"),
         pytest.param(lambda: GaussianRBF(gamma=math.inf), "gamma = inf", id="infinite-gamma"),

@@ -580,3 +580,22 @@ def test_normalized_exact_form_is_a_softmax(kernel):
     wide = (t.double() for t in (theta, phi, g))
     torch.testing.assert_close(y, generalized_non_local(*wide, kernel=kernel, normalize=True).float())
     assert y.abs().max() <= g.abs().max()
+
+
+@pytest.mark.parametrize("order", [9, 30, 80, 1000])
+@pytest.mark.parametrize(("theta", "phi"), [(0.01, 20.0), (20.0, 0.01), (3.0, 3.0), (-2.0, 2.0)])
+def test_long_series_are_finite_where_the_truth_is(theta, phi, order):
+    """Powers of 20 leave float32 at 30."""
+    kernel, values = EmbeddedGaussian(order), (theta, phi, 1.0)
+    wide = with_gradients(
+        partial(compact_generalized_non_local, kernel=Taylor(kernel.coefficients()[:170])),
+        *(torch.full((1, 1, 4), value, dtype=torch.float64) for value in values),
+    )
+    found = with_gradients(
+        partial(compact_generalized_non_local, kernel=kernel), *(torch.full((1, 1, 4), value) for value in values)
+    )
+    assert worst_error(found, wide) < 1e-5
+    if order >= 80:
+        assert found[0][0, 0].tolist() == pytest.approx([4 * math.exp(theta * phi)] * 4, rel=1e-5)
+        row = affinity(torch.full((1, 1, 4), theta), torch.full((1, 1, 4), phi), (0, 0), kernel=kernel)
+        assert row[0, 0].tolist() == pytest.approx([math.exp(theta * phi)] * 4, rel=1e-5)

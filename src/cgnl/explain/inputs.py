@@ -14,6 +14,7 @@ from ..data.video import clip_indices, spread_clip_starts
 from ..engine.checkpoint import Trained
 from ..engine.predict import find_samples
 from ..engine.tasks.detection import set_size
+from .maps import read_position
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,7 @@ class FileInput:
         """The view of a test if it has the position (x, y[, frame]) of the file, else one of that size around it."""
         if at is None:
             return self
+        self._check_count(read_position(at))
         x, y = at[:2]
         if not (0 <= x < self.width and 0 <= y < self.height):
             raise ValueError(f"at = {_words(at)} is outside the file, which has {self.width} x {self.height} pixels")
@@ -86,9 +88,7 @@ class FileInput:
         box = self.box
         if at is None:
             at = (box.left + box.width / 2, box.top + box.height / 2)
-        if len(at) not in ((2, 3) if self.frames else (2,)):
-            wanted = "x,y or x,y,frame" if self.frames else "x,y"
-            raise ValueError(f"at = {_words(at)} has {len(at)} numbers: give {wanted}")
+        self._check_count(at)
         x, y = (min(max(a, 0), n - 1e-3) for a, n in zip(self.inside(at[0], at[1]), self.crop[:1:-1], strict=True))
         if not self.frames:
             return x, y
@@ -97,6 +97,11 @@ class FileInput:
             seen = f"{min(self.frames)} to {max(self.frames)}"
             raise ValueError(f"at = {_words(at)} is in frame {frame:g}, and the network sees frames {seen}")
         return x, y, min(range(len(self.frames)), key=lambda i: abs(self.frames[i] - frame))
+
+    def _check_count(self, at: Sequence[float]) -> None:
+        if len(at) not in ((2, 3) if self.frames else (2,)):
+            wanted = "x,y or x,y,frame" if self.frames else "x,y"
+            raise ValueError(f"at = {_words(at)} has {len(at)} numbers: give {wanted}")
 
     def inside(self, x: float, y: float) -> tuple[float, float]:
         """Pixels of the file to those that the network sees; outside of these for what it does not."""

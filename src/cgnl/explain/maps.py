@@ -169,7 +169,7 @@ def attention(
         forward: what is called with the sample, such as the backbone of a detector; the network unless given.
     """
     sizes = check_input(x)
-    at = tuple(float(a) for a in at)
+    at = read_position(at)
     if len(at) != len(sizes):
         order = ("(x)", "(x, y)", "(x, y, t)")[len(sizes) - 1]
         raise ValueError(f"at = {at} has {len(at)} numbers, an input of {list(x.shape)} needs {len(sizes)}: {order}")
@@ -199,6 +199,16 @@ def attention(
     maps, references = _rows(module, theta, phi, position)
     rank = _rank(module, math.prod(grid), math.prod(phi.shape[1:]))
     return Attention(name, module.kernel, rank, at, position, sizes, maps, references, theta, phi, output)
+
+
+def read_position(at: Any) -> tuple[float, ...]:
+    """The numbers of a reference position; raise for anything else."""
+    try:
+        if isinstance(at, str):
+            raise TypeError
+        return tuple(float(a) for a in at)
+    except (TypeError, ValueError):
+        raise ValueError(f"at must be numbers, as in (x, y), got {at!r}") from None
 
 
 def as_grid(values: Tensor, sizes: Sequence[int]) -> Tensor:

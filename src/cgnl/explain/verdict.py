@@ -192,8 +192,10 @@ def save_verdict(verdict: Verdict, checkpoint: Path, weights: str) -> Path:
 
 
 def read_verdict(checkpoint: Path | str, network: nn.Module) -> Verdict | None:
-    """The verdict on a network that was noted next to its checkpoint, if there is one."""
-    entries = _read(find_checkpoint(checkpoint).parent / FILE).values()
+    """The verdict on a network that was noted next to its checkpoint, or export, if there is one."""
+    checkpoint = Path(checkpoint)
+    file = checkpoint if checkpoint.is_file() else find_checkpoint(checkpoint)  # which may be an export
+    entries = _read(file.parent / FILE).values()
     weights = fingerprint(network) if entries else None
     for entry in entries:
         try:

@@ -10,6 +10,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..cuda_graph import capture
 from ..heads import second_order_pools
+from ..ops.block import has_hooks
 
 Model = TypeVar("Model", bound=nn.Module)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -22,7 +23,7 @@ def fold(model: Model) -> Model:
     """A copy of a network, for inference only, with batch norms folded into the convolutions before them.
 
     Blocks keep their norms, because the attention stands between W_z and the norm; so do compact heads, where a square
-    root does.
+    root does. Layers with hooks stay as they are: a block may be called by one.
     """
     folded = copy.deepcopy(model).eval()
     try:
@@ -37,18 +38,20 @@ def fold(model: Model) -> Model:
         conv: Any = folded.get_submodule(str(before.target))
         norm: Any = folded.get_submodule(str(node.target))
         once = calls[before.target] == calls[node.target] == 1
-        if once and type(conv) in _CONVOLUTIONS and _is_foldable(norm):
+        if once and _are_foldable(conv, norm):
             folded.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
             folded.set_submodule(str(node.target), nn.Identity())
     for head in second_order_pools(folded).values():  # each is one layer to torch.fx
-        if head.kind != "compact" and _is_foldable(head.norm):
-            reduce: Any = head.reduce
+        reduce: Any = getattr(head, "reduce", None)
+        if reduce is not None and _are_foldable(reduce, head.norm):
             head.reduce, head.norm = fuse_conv_bn_eval(reduce, head.norm), nn.Identity()
     return folded
 
 
-def _is_foldable(norm: Any) -> bool:
-    return type(norm) in _NORMS and norm.running_mean is not None
+def _are_foldable(conv: Any, norm: Any) -> bool:
+    if has_hooks(conv) or has_hooks(norm):  # torch.fx does not see what they do
+        return False
+    return type(conv) in _CONVOLUTIONS and type(norm) in _NORMS and norm.running_mean is not None
 
 
 def for_inference(

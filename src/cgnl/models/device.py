@@ -7,8 +7,9 @@ import torch
 from ..text import counted
 
 
-def find_device(name: str = "auto") -> str:
+def find_device(name: str | torch.device = "auto") -> str:
     """``cpu``, ``cuda`` or ``cuda:1`` if there is such a device; ``auto`` is a GPU if there is one."""
+    name = str(name)
     gpus = torch.cuda.device_count()
     if name == "auto":
         return "cuda" if gpus else "cpu"

@@ -5,6 +5,7 @@ on, everything is float32 (float64 for float64): attention is a sum over all pos
 easily exceeds float16's 65504.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -17,6 +18,7 @@ from . import kernels, reference
 from .kernels import Kernel
 from .series import accumulation_dtype, polynomial
 
+CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Layer = Tensor | Callable[[Tensor], Tensor]
 """The weight of a 1 x 1 convolution, or a module in its place: its hooks then run."""
 Attention = Callable[[Tensor, Tensor, Tensor], tuple[int, Tensor, Tensor | None]]
@@ -92,14 +94,17 @@ def _attend(
     """W_z (Theta s) in two parts: [B, C, *P], and a bias of each sample [B, C, 1, ..] to add to it, or None.
 
     The p = 0 term is the same for all elements of a sample and group, and so large that half precision would lose the
-    others in it: it becomes the bias s_0 rowsum(W_z), and y is the rest.
+    others in it: it becomes the bias s_0 rowsum(W_z), and y is the rest. A layer that is more than its weight gets all
+    of y, in float32 at least.
     """
-    groups, ndim = theta.shape[1], theta.ndim - 3
-    if (first, s.shape[-1], gamma) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
+    groups, ndim, dtype = theta.shape[1], theta.ndim - 3, accumulation_dtype(theta)
+    plain = why_not_plain(w_z, groups) is None
+    if plain and (first, s.shape[-1], gamma) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
         z = convolve(theta.flatten(1, 2), w_z, groups).unflatten(1, (groups, -1))  # [B, G, C / G, *P]
         return polynomial(z, s, first=1).flatten(1, 2), None
-    if first > 0:
-        return project(polynomial(theta, s, None, first, gamma), w_z, theta.dtype), None
+    if not plain or first > 0:
+        y = reference.evaluate(theta, first, s, row_sums, gamma)  # [B, G, C', *P]
+        return project(y.to(dtype), w_z, theta.dtype), None
     if row_sums is not None:
         s_0 = s[..., :1] / row_sums[..., :1]  # [B, G, 1]
         y = polynomial(theta, _without_first(s - s_0 * row_sums)) / polynomial(theta, row_sums)  # [B, G, C', *P]
@@ -110,7 +115,7 @@ def _attend(
             y = y + s_0.unflatten(-1, (1,) * (ndim + 1)) * torch.expm1(-gamma * theta.to(s.dtype).square())
     sums = get_weight(w_z).flatten(1).sum(1, dtype=s.dtype).unflatten(0, (groups, -1))  # rowsum(W_z): [G, C / G]
     bias = (s_0 * sums).flatten(1).unflatten(1, (-1,) + (1,) * ndim)  # [B, C, 1, ..]
-    return project(y, w_z, theta.dtype), bias
+    return project(y.to(dtype), w_z, theta.dtype), bias.to(dtype)
 
 
 def _without_first(coefficients: Tensor) -> Tensor:
@@ -130,9 +135,35 @@ def get_weight(layer: Any) -> Tensor:
     return layer if isinstance(layer, Tensor) else layer.weight
 
 
+def why_not_plain(layer: Any, groups: int) -> str | None:
+    """Why a layer is more than its weight: hooks, or another layer in its place."""
+    if isinstance(layer, Tensor):
+        return None
+    if type(layer) not in CONV:
+        return f"is a {type(layer).__name__}"
+    if has_hooks(layer):
+        return "has hooks"
+    if layer.bias is not None:
+        return "has a bias"
+    if math.prod(layer.kernel_size) != 1 or math.prod(layer.stride) != 1 or any(layer.padding):
+        return "is more than a product at each position"
+    return None if layer.groups == groups else f"has {layer.groups} groups"
+
+
+def has_hooks(layer: Any) -> bool:
+    """Whether a module does more than its ``forward``."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+
+
 def project(y: Tensor, w_z: Layer, dtype: torch.dtype) -> Tensor:
-    """W_z y in this dtype, [B, G, C', *P] -> [B, C, *P]; float16 multiplies y divided by its peak."""
+    """W_z y in this dtype, [B, G, C', *P] -> [B, C, *P]; float16 multiplies y divided by its peak.
+
+    A layer that is more than its weight is called in y's own dtype, as it may not be linear.
+    """
     groups = y.shape[1]
+    if y.dtype != dtype and isinstance(w_z, nn.Module) and why_not_plain(w_z, groups) is not None:
+        with reference.no_autocast(y):
+            return _call_in_same_dtype(y.flatten(1, 2), w_z)
     if dtype != torch.float16 or y.dtype == dtype:
         return convolve(y.flatten(1, 2).to(dtype), w_z, groups)
     peak = y.detach().abs().amax(tuple(range(2, y.ndim)), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
@@ -166,15 +197,15 @@ def _normalise(z: Tensor, norm: Norm, groups: int) -> Tensor:
     )
 
 
-def _call_in_same_dtype(z: Tensor, norm: nn.Module) -> Tensor:
-    """norm(z) where parameters may be in half precision, as FSDP makes them, which torch's norms refuse."""
-    tensors = {**dict(norm.named_parameters()), **dict(norm.named_buffers())}
+def _call_in_same_dtype(z: Tensor, layer: nn.Module) -> Tensor:
+    """layer(z) where parameters may be in half precision, such as norms under FSDP, and z is not."""
+    tensors = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
     cast = {name: t.to(z.dtype) for name, t in tensors.items() if t.dtype in (torch.float16, torch.bfloat16)}
     if not cast:
-        return norm(z)
-    out = torch.func.functional_call(norm, cast, (z,))
+        return layer(z)
+    out = torch.func.functional_call(layer, cast, (z,))
     with torch.no_grad():
-        for name, buffer in norm.named_buffers():
+        for name, buffer in layer.named_buffers():
             if name in cast:
                 buffer.copy_(cast[name])
     return out

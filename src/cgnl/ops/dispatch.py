@@ -1,6 +1,5 @@
 """Which implementation runs: an explicit ``backend`` wins, ``"auto"`` takes the fused kernels where they gain."""
 
-import math
 from typing import Any, Literal
 
 import torch
@@ -8,11 +7,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from . import block, fused, kernels, reference
-from .block import Attention, BlockNorm, Layer, Norm, get_weight
+from .block import Attention, BlockNorm, Layer, Norm, get_weight, has_hooks, why_not_plain
 from .kernels import Kernel
 
 Backend = Literal["auto", "reference", "fused"]
-CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm)
 
 
@@ -122,7 +120,7 @@ def why_not(
 ) -> str | None:
     """The reason why the fused kernels cannot run a block, or None if they can."""
     for name, layer in layers.items():
-        if reason := _why_not_layer(layer, groups if name == "z" else 1):
+        if reason := why_not_plain(layer, groups if name == "z" else 1):
             return f"{name} {reason}"
     if reason := _why_not_norm(norm, groups):
         return f"norm {reason}"
@@ -134,25 +132,10 @@ def why_not(
     return None
 
 
-def _why_not_layer(layer: Any, groups: int) -> str | None:
-    """Why a layer is more than its weight: hooks, or another layer in its place."""
-    if isinstance(layer, Tensor):
-        return None
-    if _has_hooks(layer):
-        return "has hooks"
-    if type(layer) not in CONV:
-        return f"is a {type(layer).__name__}"
-    if layer.bias is not None:
-        return "has a bias"
-    if math.prod(layer.kernel_size) != 1 or math.prod(layer.stride) != 1 or any(layer.padding):
-        return "is more than a product at each position"
-    return None if layer.groups == groups else f"has {layer.groups} groups"
-
-
 def _why_not_norm(norm: Any, groups: int) -> str | None:
     if norm is None or isinstance(norm, BlockNorm):
         return None
-    if _has_hooks(norm):
+    if has_hooks(norm):
         return "has hooks"
     if type(norm) not in NORMS:
         return f"is a {type(norm).__name__}"
@@ -162,10 +145,6 @@ def _why_not_norm(norm: Any, groups: int) -> str | None:
         return f"is in {norm.weight.dtype}"
     count = getattr(norm, "num_groups", groups)
     return None if count == groups else f"has {count} groups"
-
-
-def _has_hooks(layer: Any) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 
 
 def _read_norm(norm: Any) -> BlockNorm | None:

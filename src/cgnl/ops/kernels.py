@@ -20,7 +20,7 @@ HIGHEST = 1000
 
 
 def _check_order(order: int) -> None:
-    if not hasattr(order, "__index__") or not 0 <= order <= HIGHEST:
+    if isinstance(order, bool) or not hasattr(order, "__index__") or not 0 <= order <= HIGHEST:
         raise ValueError(f"order must be a whole number from 0 to {HIGHEST}, got order = {order!r}")
 
 
@@ -118,6 +118,8 @@ class GaussianRBF(Kernel):
             raise ValueError(f'beta must be "paper", "norm" or "exact", got {self.beta!r}')
         if not any(self.coefficients()):
             raise ValueError(f'exp(-2 gamma) is zero at gamma = {self.gamma}: take beta="exact"')
+        if not all(map(isfinite, self.coefficients())):
+            raise ValueError(f"the series of order {self.order} is not finite at gamma = {self.gamma}")
 
     def coefficients(self) -> tuple[float, ...]:
         beta = exp(-2 * self.gamma) if self.beta == "paper" else 1.0
@@ -150,8 +152,10 @@ class Taylor(Kernel):
 
     def __init__(self, coefficients):
         try:
+            if isinstance(coefficients, str):
+                raise TypeError
             values = tuple(float(c) for c in islice(coefficients, HIGHEST + 2))
-        except TypeError:
+        except (TypeError, ValueError):
             raise ValueError(f"coefficients must be numbers, got {coefficients!r}") from None
         if len(values) > HIGHEST + 1:
             raise ValueError(f"there must be at most {HIGHEST + 1} coefficients, up to order {HIGHEST}; got more")

@@ -17,6 +17,9 @@ from . import kernels
 from .kernels import Kernel
 from .series import accumulation_dtype, exporting, polynomial, power_sums
 
+HIGHEST_IN_FLOAT32 = 8
+"""The highest power that is summed in float32: 60,000 ** 8 is finite, but 20 ** 30 is not."""
+
 
 def non_local(
     theta: Tensor, phi: Tensor, g: Tensor, *, kernel: str = "embedded_gaussian", scale: bool = True
@@ -130,11 +133,15 @@ def compact_generalized_non_local(
     check_inputs(theta, phi, g, groups)
     theta_, phi_, g_ = (t.unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, C', *P]
     first, c, rows = attention(theta_, phi_, g_, kernel, scale, normalize, process_group)
+    return evaluate(theta_, first, c, rows, kernel.envelope).flatten(1, 2).to(g.dtype)  # [B, C, *P]
+
+
+def evaluate(theta: Tensor, first: int, c: Tensor, rows: Tensor | None, envelope: float) -> Tensor:
+    """Y [B, G, C', *P] from what ``attention`` returns."""
     if rows is None:
-        y = polynomial(theta_, c, None, first, kernel.envelope)
-    else:  # the envelope of theta_i stands above and below
-        y = polynomial(theta_, c, None, first) / polynomial(theta_, rows, None, first)
-    return y.flatten(1, 2).to(g.dtype)  # [B, C, *P]
+        return polynomial(theta, c, None, first, envelope)
+    # The envelope of theta_i stands above and below.
+    return polynomial(theta, c, None, first) / polynomial(theta, rows, None, first)
 
 
 def attention(
@@ -153,6 +160,7 @@ def attention(
     if normalize:
         kernel.check_normalize()
     first, alpha_squared = leading(kernel)
+    phi, g = _widen(first + len(alpha_squared) - 1, phi, g)
     envelope, weight = kernel.envelope, None
     if normalize and envelope:
         weight = _shifted_envelope(phi, envelope, process_group)  # [B, G, C', *P]
@@ -188,7 +196,8 @@ def affinity(theta: Tensor, phi: Tensor, at: Sequence[int], *, kernel: str | Ker
     at = _check_position(at, theta.shape[1:])
     first, alpha_squared = leading(kernel)
     dtype = accumulation_dtype(theta, phi)
-    theta_, phi_ = (t.to(dtype).unflatten(1, (groups, -1)) for t in (theta, phi))  # [B, G, C', *P]
+    wide = _widen(first + len(alpha_squared) - 1, theta.to(dtype), phi.to(dtype))
+    theta_, phi_ = (t.unflatten(1, (groups, -1)) for t in wide)  # [B, G, C', *P]
     beta = _beta(kernel, _squares(theta_) + _squares(phi_)) if kernel.constant else theta_.new_ones(1)  # [B, G, 1]
     query = theta_[(..., *at[-(theta.ndim - 2) :])]  # [B, G, C']
     envelope = torch.exp(-kernel.envelope * query.square())
@@ -237,10 +246,17 @@ def check_non_local(kernel: str, scale: bool) -> None:
 
 
 def leading(kernel: Kernel) -> tuple[int, tuple[float, ...]]:
-    """The first power with a coefficient, and the coefficients from there on."""
+    """The first power with a coefficient, and the coefficients from there to the last that is not zero."""
     coefficients = kernel.coefficients()
-    first = next(p for p, alpha_squared in enumerate(coefficients) if alpha_squared)
-    return first, coefficients[first:]
+    powers = [p for p, alpha_squared in enumerate(coefficients) if alpha_squared]
+    return powers[0], coefficients[powers[0] : powers[-1] + 1]
+
+
+def _widen(highest: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in float64 for a series whose powers would leave float32, where the device has it."""
+    if highest <= HIGHEST_IN_FLOAT32 or tensors[0].device.type == "mps":
+        return tensors
+    return tuple(t.double() for t in tensors)
 
 
 def scale_factor(scale: str | None, positions, channels: int):
