@@ -197,18 +197,19 @@ def test_shards_cut_off_are_used_up_to_the_damage(tmp_path):
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_pattern_of_folders(tmp_path, indexed):
+    home = tmp_path / "home"
     for split in ("train", "val", "test"):
-        write_tar(tmp_path / split / "0.tar", {"a.png": png(), "a.cls": b"0"})
-        write_tar(tmp_path / split / "1.tar", {"a.png": png(), "a.cls": b"0"})
+        write_tar(home / split / "0.tar", {"a.png": png(), "a.cls": b"0"})
+        write_tar(home / split / "1.tar", {"a.png": png(), "a.cls": b"0"})
     if indexed:
-        pack(shards(tmp_path), str(tmp_path), str(tmp_path / "packed"), 1, print)
-        tmp_path /= "packed"
-    names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.tar"))
+        pack(shards(home), str(home), str(tmp_path / "packed"), 1, print)
+        home = tmp_path / "packed"
+    names = sorted(path.relative_to(home).as_posix() for path in home.rglob("*.tar"))
     wanted = [name for name in names if name.startswith(("train", "val"))]
-    index = shards(f"{tmp_path}/{{{','.join(wanted)}}}")
+    index = shards(f"{home}/{{{','.join(wanted)}}}")
     found = {str(sample.path.shard) for rows in index.splits.values() for sample in rows}
     assert (set(index.splits), index.problems) == ({"train", "test"}, ())
-    assert found == {str(tmp_path / name) for name in wanted}
+    assert found == {str(home / name) for name in wanted}
 
 
 def test_pattern(tmp_path):

@@ -1,13 +1,11 @@
-"""What is recognised in a folder that nobody has described."""
+"""What is found in a folder that nobody has described."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from cgnl.data.readers import READERS
-from cgnl.data.recognise import MARKERS, recognise
+from cgnl.data.readers import folder
 from cgnl.data.survey import SAMPLED, describe, survey
 from tests.data.test_readers import write
 from tests.engine.conftest import write_pictures, write_video
@@ -58,36 +56,6 @@ def test_clips(tmp_path):
     assert any(line.endswith(", 12 frames") for line in describe(survey(tmp_path)))
 
 
-@pytest.mark.parametrize("layout", MARKERS)
-def test_every_layout_with_a_marker_is_recognised(tmp_path, layout):
-    marker = tmp_path / MARKERS[layout][1].replace("*", "2017")
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
-    assert recognise(tmp_path) == (layout, {})
-    assert layout in READERS
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"dataset_dict.json": "{}"}, ("hf", {})),
-        ({"dataset_info.json": "{}", "state.json": "{}"}, ("hf", {})),
-        ({"dataset_info.json": "{}"}, ("folder", {})),
-        ({"0.tar": ""}, ("shards", {})),
-        ({"train/0.tar": ""}, ("shards", {})),
-        ({"annotations/train.csv": "label,youtube_id,time_start,time_end"}, ("kinetics400", {})),
-        ({"my.csv": "file,label,split"}, ("csv", {"labels": "my.csv"})),
-        ({"my.csv": "name,age"}, ("folder", {})),
-        ({"my.json": "[1, 2]", "other.json": "{"}, ("folder", {})),
-    ],
-    ids=str,
-)
-def test_other_layouts(tmp_path, files, expected):
-    for name, text in files.items():
-        write(tmp_path / name, text)
-    assert recognise(tmp_path) == expected
-
-
 def test_objects(tmp_path):
     write_scenes(tmp_path, {"train2017": 4, "val2017": 2})
     for split in ("train2017", "val2017"):
@@ -114,11 +82,8 @@ def test_annotations_beside_the_images_of_a_split(tmp_path):
         "test_images": "valid",
     }
     assert {split: len(scenes) for split, scenes in found.index.splits.items()} == {"train": 4, "test": 2}
-
-
-def test_one_annotation_file(tmp_path):
-    write(tmp_path / "birds.json", json.dumps({"images": [], "annotations": [], "categories": []}))
-    assert recognise(tmp_path) == ("coco", {"annotations": "birds.json"})
+    with pytest.raises(ValueError, match=r"dataset=coco annotations=train/_annotations\.coco\.json images=train"):
+        folder(tmp_path)
 
 
 def spoil(root: Path, how: str) -> None:

@@ -76,7 +76,7 @@ def measure_rows(setting: Setting, subjects: Sequence[Subject], roofline: Roofli
     try:
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=setting.tf32):  # it runs once
             truth = compute_truth(setting)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise ValueError(f"the reference itself cannot run: {reason(error)}") from None
     flops = cache(partial(_flops, truth))
 

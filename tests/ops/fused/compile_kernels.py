@@ -25,16 +25,12 @@ BLOCKS: dict[str, Any] = {
     "float32": {"dtype": torch.float32, "norm": "group"},
     "contiguous": {"dtype": torch.bfloat16, "layout": torch.contiguous_format, "size": 16},
     "contiguous, not aligned": {"dtype": torch.bfloat16, "layout": torch.contiguous_format},
-    "contiguous, one group, float16": {
-        "dtype": torch.float16, "groups": 1, "kernel": "embedded_gaussian", "layout": torch.contiguous_format
-    },
     "contiguous, one group": {
         "dtype": torch.bfloat16, "groups": 1, "inner_channels": 256, "layout": torch.contiguous_format, "size": 16
     },
-    "contiguous, float32": {"dtype": torch.float32, "layout": torch.contiguous_format, "size": 16},
 }  # fmt: skip
-OF_ALL = ("bfloat16", "contiguous", "contiguous, not aligned")
-"""Blocks that are compiled for every GPU, not for the first alone."""
+OF_OTHERS = {80: ("bfloat16",), 89: ("bfloat16",), 90: ("bfloat16", "contiguous", "contiguous, not aligned")}
+"""Blocks that are compiled for other GPUs than the first: those of one generation differ in their tiles alone."""
 
 
 class Driver:
@@ -93,7 +89,7 @@ def main(*capabilities: int) -> None:
     for capability in capabilities:
         driver.set_active(Driver(capability))  # pyright: ignore[reportArgumentType]
         launch.pretended = launch.Hardware(108, capability >= 90, SHARED[capability])
-        names = list(BLOCKS) if not found else OF_ALL
+        names = OF_OTHERS[capability] if found else BLOCKS
         found[capability] = {name: compile_block(**BLOCKS[name]) for name in names}
         found[capability]["operator"] = compile_operator(torch.bfloat16, torch.contiguous_format)
     print(json.dumps(found))

@@ -136,12 +136,11 @@ def test_copies_are_seen():
 
 
 @pytest.mark.parametrize("name", ["dot", "not-aligned", "wide"])
-@each_layout
-def test_both_layouts_give_the_same_bits_again(name, layout):
+def test_channels_last_gives_the_same_bits_again(name):
     results = []
     for _ in range(2):
         torch.manual_seed(1)
-        case = replace(CASES[name], layout=layout)
+        case = replace(CASES[name], layout="channels-last")
         results.append(run(case.block(), *case.inputs()))
     assert [n for n, t in results[0].items() if not torch.equal(t, results[1][n])] == []
 
@@ -149,9 +148,9 @@ def test_both_layouts_give_the_same_bits_again(name, layout):
 # The gradient of a weight --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processors", [1, 3, 132])
+@pytest.mark.parametrize("processors", [1, 132])
 @pytest.mark.parametrize(("batch", "positions", "inner", "channels"), [
-    (1, 1, 8, 8), (3, 32, 24, 16), (2, 70, 136, 24), (5, 130, 8, 144), (1, 300, 72, 136),
+    (1, 1, 8, 8), (3, 32, 24, 16), (2, 70, 136, 24), (5, 130, 8, 144), (1, 200, 72, 136),
 ])  # fmt: skip
 def test_weight_backward_is_the_product(processors, batch, positions, inner, channels, precision, monkeypatch):
     for tma in (True, False):
