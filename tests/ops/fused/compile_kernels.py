@@ -29,8 +29,13 @@ BLOCKS: dict[str, Any] = {
         "dtype": torch.bfloat16, "groups": 1, "inner_channels": 256, "layout": torch.contiguous_format, "size": 16
     },
 }  # fmt: skip
-OF_OTHERS = {80: ("bfloat16",), 89: ("bfloat16",), 90: ("bfloat16", "contiguous", "contiguous, not aligned")}
-"""Blocks that are compiled for other GPUs than the first: those of one generation differ in their tiles alone."""
+OF_EACH = {
+    80: ("bfloat16",),
+    86: ("bfloat16", "one group, float16", "float32", "contiguous, not aligned", "contiguous, one group"),
+    89: ("bfloat16",),
+    90: ("bfloat16", "contiguous", "contiguous, not aligned"),
+}
+"""Blocks that are compiled for each GPU: those before 9.0 read the same way and differ in their tiles alone."""
 
 
 class Driver:
@@ -82,15 +87,14 @@ def compile_operator(dtype: torch.dtype, layout: torch.memory_format, **options)
 
 
 def main(*capabilities: int) -> None:
-    """All blocks for the first capability, some of them for the others."""
+    """Compile the blocks of each capability."""
     fused.why_not = fused.why_not_operator = lambda *_, **__: None
     torch.backends.cudnn.allow_tf32 = True
     found = {}
     for capability in capabilities:
         driver.set_active(Driver(capability))  # pyright: ignore[reportArgumentType]
         launch.pretended = launch.Hardware(108, capability >= 90, SHARED[capability])
-        names = OF_OTHERS[capability] if found else BLOCKS
-        found[capability] = {name: compile_block(**BLOCKS[name]) for name in names}
+        found[capability] = {name: compile_block(**BLOCKS[name]) for name in OF_EACH[capability]}
         found[capability]["operator"] = compile_operator(torch.bfloat16, torch.contiguous_format)
     print(json.dumps(found))
 

@@ -3,11 +3,13 @@
 import dataclasses
 import importlib
 import inspect
+from typing import Any
 
 
 def speed_up() -> None:
     """Skip what it repeats in each call of a function, and a check that kernels do not have when they are compiled."""
-    interpreter, tl = (importlib.import_module(f"triton.{name}") for name in ("runtime.interpreter", "language"))
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    tl = importlib.import_module("triton.language")
     patch, builder = interpreter._patch_lang, interpreter.interpreter_builder
 
     def patch_once(function):
