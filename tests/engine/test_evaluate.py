@@ -131,6 +131,12 @@ def test_evaluate_refuses_other_classes(run, tmp_path, classes, words):
         evaluate(result.folder / "last.ckpt", {"data.root": str(tmp_path / "other")})
 
 
+def test_evaluate_refuses_a_folder_for_a_network_that_learned_generated_pictures(run, tmp_path):
+    write_pictures(tmp_path / "data", "ab")
+    with pytest.raises(ValueError, match="was trained on parts, which is synthetic"):
+        evaluate(run().folder / "last.ckpt", {"data.root": str(tmp_path / "data")})
+
+
 def test_evaluate_refuses_videos_for_a_network_of_pictures(run, tmp_path):
     write_pictures(tmp_path / "data")
     write_frame_folders(tmp_path / "videos")

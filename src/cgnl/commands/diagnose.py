@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..engine.runs import find_checkpoint
-from ..engine.settings import SYNTHETIC, OfTest
+from ..engine.settings import OfTest
 from ..extras import need
 from ..text import say
 
@@ -35,8 +35,6 @@ def diagnose(
     from ..explain.verdict import fingerprint, save_verdict
 
     test = prepare(checkpoint, {"devices": 1} | settings | ({"data.root": folder} if folder else {}))
-    if folder and test.dataset.name in SYNTHETIC:
-        raise ValueError(f"{checkpoint} was trained on {test.dataset.name}, which is synthetic and has no folder")
     weights = fingerprint(test.trained.network)  # a test in half precision changes them
     result = run(test, block)
     say(*table(result, len(test.dataset.test)), *test.dataset.tested)

@@ -46,9 +46,11 @@ def prepare(
     overrides = nest(settings or {})
     check_test(overrides)
     trained = open_trained(checkpoint)
+    if (name := dataset_name(trained.config.data)) in SYNTHETIC and "root" in overrides.get("data", {}):
+        raise ValueError(f"{checkpoint} was trained on {name}, which is synthetic and has no folder")
     machine = {"devices": None, "nodes": 1, "accelerator": "auto", "data": {"workers": None, "cache": "none"}}
     config = build(merge(merge(to_dict(trained.config), machine), overrides))
-    root = config.data.root if dataset_name(config.data) not in SYNTHETIC else None
+    root = config.data.root if name not in SYNTHETIC else None
     if root and not is_there(root) and "root" not in overrides.get("data", {}):
         raise ValueError(f"{checkpoint} was trained on {root}, which is not here: data.root=FOLDER says where it is")
     dataset = _open_test(trained, config.data, overrides.get("data", {}))
