@@ -75,11 +75,12 @@ def _folder(root: Path | str, kind: Kind | None) -> DatasetIndex:
     root = require_folder(root)
     if layout := find_layout(root):
         raise ValueError(f"{root} {describe_layout(layout, {})}")
-    places, (layout, given) = _find_splits(root), recognise(root)
+    places = _find_splits(root)
     without_classes = not any(map(_folders, places.values()))
-    annotated = given.get("images") == "train" and places["train"] == root  # then train is no class
-    if annotated or (without_classes and layout != "folder"):
-        raise ValueError(f"{root} {describe_layout(layout, given)}")
+    if without_classes or (places["train"] == root and (root / "train").is_dir()):
+        layout, given = recognise(root)
+        if given.get("images") == "train" or (without_classes and layout != "folder"):  # then train is no class
+            raise ValueError(f"{root} {describe_layout(layout, given)}")
     index = _class_folders(root, places, kind)
     beside = [path.name for path in _folders(root) if path not in places.values() and places["train"] != root]
     left_out = f"{root}: {name_some(beside)} beside {places['train'].name}: left out, since no split is called so"
