@@ -18,6 +18,7 @@ MEASURED = {
     "CUB, 224 px, held-out training pictures": ("small", ("cub-tries",)),
     "CUB, 448 px": ("cub-448", ("cub-blocks",)),
     "CUB, 448 px, original files": ("heads", ("cub-heads",)),
+    "Pets, 448 px": ("heads", ("pets-heads",)),
     "Gestures": ("small", ("gestures",)),
 }
 """Dataset -> folder under benchmarks/results, and the tables whose runs are there."""

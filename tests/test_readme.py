@@ -136,4 +136,5 @@ def test_summary_figure_shows_what_the_tables_say():
     assert found["CUB, 448 px, original files"]["cub_heads_r50_covariance"].difference.mean == pytest.approx(
         2.934, abs=1e-3
     )
-    assert len(summary.draw().axes) == len(found) == 5
+    assert found["Pets, 448 px"]["pets_heads_r50_covariance"].difference.mean == pytest.approx(1.161, abs=1e-3)
+    assert len(summary.draw().axes) == len(found) == 6

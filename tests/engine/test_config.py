@@ -18,6 +18,9 @@ from cgnl.engine.config import build, load, merge, nest, to_dict, to_yaml
 from cgnl.engine.settings import Config, Data, Model, Optim, setting_names
 from tests.engine.conftest import refused
 
+AVERAGE = Model(head="average")
+"""What a recipe that says nothing of its network has."""
+
 
 def test_load_of_nothing_is_the_defaults():
     assert load() == Config()
@@ -25,7 +28,7 @@ def test_load_of_nothing_is_the_defaults():
 
 def test_load_reads_a_recipe_and_what_it_extends():
     loaded = load("cub_r50_cgnl1")
-    assert loaded.model == Model("resnet50", "cgnl", 1, options={"groups": 8}, weights="IMAGENET1K_V1", dropout=0.5)
+    assert loaded.model == Model("resnet50", head="average", options={"groups": 8}, weights="IMAGENET1K_V1")
     assert loaded.optim == Optim(
         lr=0.01, batch_size=256, epochs=100, warmup_epochs=10, schedule="step", drops=(31, 61, 81), weight_decay=1e-4
     )
@@ -88,7 +91,7 @@ def test_load_adds_options_of_the_block():
 def test_load_reads_a_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("optim: {lr: 1e-2}\ndata: {area: [0.2, 1]}\n")
-    assert load(file) == load(str(file)) == Config(optim=Optim(lr=0.01), data=Data(area=(0.2, 1.0)))
+    assert load(file) == load(str(file)) == Config(optim=Optim(lr=0.01), data=Data(area=(0.2, 1.0)), model=AVERAGE)
 
 
 def test_load_of_a_file_may_extend_a_recipe(tmp_path):
@@ -107,7 +110,7 @@ def test_load_of_a_file_may_extend_one_beside_it(tmp_path):
 def test_load_of_a_file_prefers_the_one_beside_it(tmp_path):
     (tmp_path / "base.yaml").write_text("seed: 5\n")
     (tmp_path / "mine.yaml").write_text("extends: base\n")
-    assert load(tmp_path / "mine.yaml") == Config(seed=5)
+    assert load(tmp_path / "mine.yaml") == Config(seed=5, model=AVERAGE)
 
 
 def test_load_of_a_file_may_extend_the_recipe_of_its_own_name(tmp_path):
@@ -123,7 +126,7 @@ def test_load_refuses_files_that_extend_each_other(tmp_path):
 
 def test_load_of_an_empty_file_is_the_defaults(tmp_path):
     (tmp_path / "empty.yaml").touch()
-    assert load(tmp_path / "empty.yaml") == Config()
+    assert load(tmp_path / "empty.yaml") == Config(model=AVERAGE)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import torch
 
 from cgnl.engine.checkpoint import open_trained
 from cgnl.engine.config import load
+from cgnl.engine.datasets import with_defaults
+from cgnl.engine.network import with_measured_head
 from cgnl.engine.optimizer import parameter_groups
 from cgnl.heads import KINDS, second_order_pools
 from tests.engine.conftest import options, write_pictures
@@ -58,6 +60,33 @@ def test_new_layers_are_head_and_classifier(kind):
     assert {names[id(p)] for p in new["params"]} == {"avgpool", "fc"}
     assert {names[id(p)] for p in old["params"]}.isdisjoint({"avgpool", "fc"})
     assert new["initial_lr"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "head", "lr", "new_layers"),
+    [
+        ({}, "images", "covariance", 0.08, 5.0),
+        ({"model.name": "resnet50_caffe"}, "images", "covariance", 0.08, 5.0),
+        ({"model.head": "covariance"}, "images", "covariance", 0.08, 5.0),
+        ({"optim.lr": 0.01, "optim.new_layers": 2}, "images", "covariance", 0.01, 2.0),
+        ({"optim.optimizer": "adamw"}, "images", "covariance", None, 5.0),
+        ({"model.head": "average"}, "images", "average", None, 1.0),
+        ({"model.weights": None}, "images", "average", None, 1.0),
+        ({"model.name": "c2d_resnet18"}, "videos", "average", None, 1.0),
+        ({"model.name": "timm/resnet18"}, "images", "average", None, 1.0),
+        ({"data.size": 96}, "images", "average", None, 1.0),
+    ],
+)
+def test_resnets_with_weights_get_the_measured_head(settings, kind, head, lr, new_layers):
+    usual = {"data.root": ".", "model.name": "resnet18", "model.weights": "w.pth"}
+    found = with_defaults(with_measured_head(load(None, usual | settings), kind))
+    assert (found.model.head, found.optim.lr, found.optim.new_layers) == (head, lr, new_layers)
+
+
+def test_recipes_without_a_head_keep_the_average(tmp_path):
+    (tmp_path / "mine.yaml").write_text("model: {name: resnet18, weights: w.pth}\n")
+    for recipe in (tmp_path / "mine.yaml", "cub_r50", "base_pets"):
+        assert with_measured_head(load(recipe), "images").model.head == "average"
 
 
 @pytest.mark.parametrize(

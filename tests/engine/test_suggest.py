@@ -42,7 +42,7 @@ def test_small_dataset(tmp_path):
     assert (config.data.dataset, config.data.root, config.name) == ("folder", "pictures", "pictures")
     assert (config.data.size, config.data.augment, config.data.balance) == (224, "trivial", "none")
     assert (config.model.name, config.model.weights) == ("resnet50", "IMAGENET1K_V1")
-    assert (config.model.block, config.model.head) == ("cgnl", "average")
+    assert (config.model.block, config.model.head) == ("cgnl", "covariance")
     assert (config.optim.batch_size, config.optim.epochs, config.optim.warmup_epochs) == (8, 60, 6)
 
 
@@ -52,10 +52,16 @@ def test_many_classes_with_few_samples_get_a_covariance_head(tmp_path):
     assert (config.model.head, config.model.block, config.data.size) == ("covariance", None, 448)
     assert (config.optim.batch_size, config.optim.epochs) == (64, 33)
     comments = " ".join(line.strip().removeprefix("# ") for line in suggest_recipe(birds).splitlines())
-    assert "8 to 10 points" in comments
-    assert "half a point" in comments
-    assert read(tmp_path, surveyed(classes=19, each=30)).model.head == "average"
-    assert read(tmp_path, surveyed(classes=200, each=101)).model.head == "average"
+    assert "2.9 points" in comments
+    assert "1.2 points" in comments
+    assert read(tmp_path, surveyed(classes=19, each=30)).model.block == "cgnl"
+    assert read(tmp_path, surveyed(classes=200, each=101)).model.block == "cgnl"
+
+
+def test_head_wants_weights_and_positions(tmp_path):
+    assert read(tmp_path, surveyed(classes=19, each=30)).model.head == "covariance"
+    assert read(tmp_path, surveyed(classes=19, each=30, side=96)).model.head == "average"
+    assert read(tmp_path, surveyed(classes=10, each=2000)).model.head == "average"
 
 
 def test_large_dataset_starts_at_random(tmp_path):

@@ -37,7 +37,7 @@ def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None =
     """Make settings from a recipe and overrides such as ``{"optim.lr": 0.02}`` or ``{"optim": {"lr": 0.02}}``."""
     settings = nest(overrides or {})
     check_keys(settings)
-    base = read_recipe(recipe) if recipe else {}
+    base = merge({"model": {"head": "average"}}, read_recipe(recipe)) if recipe else {}
     model = base.get("model", {})
     block = model.get("block", Model.block)
     if settings.get("model", {}).get("block", block) != block:

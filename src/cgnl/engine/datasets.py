@@ -16,7 +16,7 @@ from ..data.sources import FileSource, SyntheticSource
 from ..data.transforms import MEAN, STD, network_input
 from ..models.backbones import find_input
 from ..text import counted, nearest
-from .settings import DETECTION, LONGEST_SIDE, SYNTHETIC, Config, Data, dataset_name, default_decay
+from .settings import DETECTION, LONGEST_SIDE, SYNTHETIC, Config, Data, Optim, dataset_name, default_decay
 
 TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
 SIZE = 224
@@ -167,8 +167,18 @@ def with_defaults(config: Config) -> Config:
     usual = {"size": own.size, "mean": own.mean, "std": own.std} if own else {"size": SIZE, "mean": MEAN, "std": STD}
     data = dataclasses.replace(data, **{n: value for n, value in usual.items() if getattr(data, n) is None})
     data = dataclasses.replace(data, test_short_side=short_side_in_test(data))
-    optim = dataclasses.replace(config.optim, weight_decay=default_decay(config.optim))
-    return dataclasses.replace(config, data=data, optim=optim)
+    return dataclasses.replace(config, data=data, optim=_with_rates(config))
+
+
+def _with_rates(config: Config) -> Optim:
+    """A covariance head on pretrained weights learns at the rates at which it was measured."""
+    optim, rates = config.optim, {"weight_decay": default_decay(config.optim)}
+    measured = config.model.head == "covariance" and config.model.weights is not None
+    if optim.new_layers is None:
+        rates["new_layers"] = 5.0 if measured else 1.0
+    if optim.lr is None and optim.optimizer == "sgd" and measured:
+        rates["lr"] = 0.08
+    return dataclasses.replace(optim, **rates)
 
 
 def central_view(data: Data, size: int) -> View:

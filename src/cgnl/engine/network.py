@@ -1,5 +1,7 @@
 """From settings to a network."""
 
+import dataclasses
+import logging
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,8 +15,11 @@ from ..models import create_model, freeze_early, is_detector
 from ..models.backbones import find_input
 from ..ops.kernels import BY_NAME, Kernel, Taylor
 from ..text import first_line
-from .settings import Model
+from .datasets import get_size
+from .settings import Config, Model
 from .tasks import Task
+
+log = logging.getLogger("cgnl")
 
 KERNELS: dict[str, Callable[..., Kernel]] = {**BY_NAME, "taylor": Taylor}
 SYNTHETIC_SIDE = 64
@@ -22,11 +27,27 @@ SYNTHETIC_SIDE = 64
 LARGE_ENOUGH = {"data.frames": 32, "data.size": 224}
 """Sizes that every network takes."""
 
+MEASURED = "a covariance head was better than an average by 2.93 points on CUB and by 1.16 on Pets"
+SMALLEST_FOR_HEAD = 128
+"""Side of a crop below which a ResNet's last map has too few positions for a covariance."""
+
+
+def with_measured_head(config: Config, kind: str) -> Config:
+    """The settings with a head where none was given: the one that was measured to be better, or else the average."""
+    model = config.model
+    if model.head is not None:
+        return config
+    measured = kind == "images" and model.weights is not None and re.match(r"resnet\d", str(model.name))
+    if not measured or get_size(config.data) < SMALLEST_FOR_HEAD:
+        return dataclasses.replace(config, model=dataclasses.replace(model, head="average"))
+    log.info(f"{MEASURED}, so {model.name} gets one; model.head=average keeps the average")
+    return dataclasses.replace(config, model=dataclasses.replace(model, head="covariance"))
+
 
 def network_options(model: Model) -> dict[str, Any]:
     """What ``create_model`` is told about blocks and head; a kernel may be a name, or a name with arguments."""
     options: dict[str, Any] = {"after": list(model.after)} if model.after else {}
-    options |= {"head": model.head, "reduced": model.reduced} if model.head != "average" else {}
+    options |= {"head": model.head, "reduced": model.reduced} if model.head not in (None, "average") else {}
     if model.block is None:
         return options
     options |= {"block": model.block, "blocks": model.blocks, **model.options}

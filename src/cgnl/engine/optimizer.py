@@ -68,7 +68,7 @@ def parameter_groups(network: nn.Module, optim: Optim, lr: float) -> list[dict[s
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():
         if parameter.requires_grad:
-            rate = optim.new_layers if name.startswith(untrained) else rates[name]
+            rate = (optim.new_layers or 1.0) if name.startswith(untrained) else rates[name]
             groups.setdefault((rate, 0.0 if name in spared else decay), []).append(part(parameter))
     return [{"params": p, "initial_lr": lr * rate, "weight_decay": wd} for (rate, wd), p in groups.items()]
 

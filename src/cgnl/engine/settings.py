@@ -174,8 +174,10 @@ class Model:
     blocks: PositiveInt = 1
     """Number of blocks, placed as in the paper: 1 or 5. Networks of timm and torchvision get 1, before the last block
     of their last stage but one."""
-    head: Literal["average", "covariance", "bilinear", "compact"] = "average"
-    """Pooling before the classifier: the average, or products of channels. Detectors have only the average."""
+    head: Literal["average", "covariance", "bilinear", "compact"] | None = None
+    """Pooling before the classifier: the average, or products of channels. Detectors have only the average. If not
+    given: covariance for a ResNet that starts from weights to classify images, where no recipe is named; else
+    average."""
     reduced: Channels = 256
     """Channels whose products a second-order head takes."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -194,8 +196,8 @@ class Optim:
     """How the network learns."""
 
     lr: PositiveFloat | None = None
-    """Learning rate for a batch of 256; it is scaled with batch_size. If not given: 0.01 with pretrained weights, 0.1
-    with random ones, 0.32 for detection; with adamw 0.0001 and 0.0005."""
+    """Learning rate for a batch of 256; it is scaled with batch_size. If not given: 0.01 with pretrained weights, and
+    0.08 if they get a covariance head; 0.1 with random ones, 0.32 for detection; with adamw 0.0001 and 0.0005."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """SGD with momentum, or AdamW."""
     layer_decay: Annotated[float, "> 0", "<= 1"] = 1.0
@@ -203,8 +205,9 @@ class Optim:
     freeze: tuple[str, ...] = ()
     """Modules that do not learn, e.g. [stem,layer1]; their norms keep their statistics. stem: all before the first
     residual block."""
-    new_layers: PositiveFloat = 1.0
-    """Factor on the learning rate of layers that start untrained: blocks, head and classifier."""
+    new_layers: PositiveFloat | None = None
+    """Factor on the learning rate of layers that start untrained: blocks, head and classifier. If not given: 1, or 5
+    where pretrained weights get a covariance head."""
     batch_size: PositiveInt = 64
     """Samples in one step, over all devices and accumulated parts."""
     accumulate: PositiveInt = 1

@@ -21,7 +21,7 @@ from .distributed import connect, find_accelerator, is_rank_zero, restarted, wit
 from .folder import begin_folder, check_same, log_to_console, take_folder
 from .loop import Loop, Stopped, shares_norms, validate
 from .messages import log_setup, write_results
-from .network import build_network, check_input
+from .network import build_network, check_input, with_measured_head
 from .optimizer import freeze, lr_factor, peak_lr
 from .predictions import save_predictions
 from .progress import Bar, Lines
@@ -231,9 +231,8 @@ def resolve(config: Config, dataset: Dataset) -> Config:
     for name, refused in {"compile": config.compile, "data.cache=gpu": config.data.cache == "gpu"}.items():
         if refused and not task.fixed_size:
             raise ValueError(f"{name} is not possible for {model.name}: its images have no fixed size")
-    config = with_defaults(
-        dataclasses.replace(config, model=model, data=dataclasses.replace(config.data, dataset=dataset.name))
-    )
+    data = dataclasses.replace(config.data, dataset=dataset.name)
+    config = with_defaults(with_measured_head(dataclasses.replace(config, model=model, data=data), dataset.kind))
     block = f"{model.block}{model.blocks}" if model.block else "plain"
     name = config.name or f"{dataset_name(config.data)}_{str(model.name).replace('/', '_')}_{block}"
     return dataclasses.replace(config, name=name)
