@@ -219,7 +219,8 @@ class CGNL(_Residual):
 
         theta, phi and g are grouped, [B, G, C', *P]. The fused kernels do not call it.
         """
-        return reference.attention(theta, phi, g, self.kernel, self._operator_scale, self.normalize)
+        mine = self.backend != "reference"
+        return reference.attention(theta, phi, g, self.kernel, self._operator_scale, self.normalize, fused=mine)
 
     @property
     def _operator_scale(self) -> str | None:

@@ -56,8 +56,8 @@ def test_compact_shares_its_arguments_with_the_other_forms():
             "public": dispatch.compact_generalized_non_local,
         }.items()
     }
-    assert arguments["reference"] == [*arguments["exact"], "process_group"]
-    assert arguments["public"] == [*arguments["reference"], "backend"]
+    assert arguments["reference"] == [*arguments["exact"], "process_group", "fused"]
+    assert arguments["public"] == [*arguments["reference"][:-1], "backend"]
 
 
 @pytest.mark.parametrize(("name", "compiler"), [("dot", "inductor"), ("rbf", "aot_eager")])

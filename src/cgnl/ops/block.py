@@ -60,6 +60,7 @@ def cgnl_block(
     normalize: bool = False,
     recompute: bool = False,  # noqa: ARG001
     attention: Attention | None = None,
+    fused: bool = False,
 ) -> Tensor:
     """x + norm(W_z y) with vec(y) = Theta (Phi^T vec(g)) in each group.
 
@@ -71,6 +72,7 @@ def cgnl_block(
         kernel, groups, scale, normalize: those of ``CGNL``.
         recompute: for the fused kernels: keep only the input for backward.
         attention: computes the coefficients s in place of ``reference.attention``, or None.
+        fused: whether Triton kernels may compute sums and polynomials.
 
     Returns:
         [B, C, *positions] in x's dtype.
@@ -78,18 +80,18 @@ def cgnl_block(
     kernel = kernels.resolve(kernel)
     if attention is None:
         own = None if scale == "energy" else scale
-        attention = partial(reference.attention, kernel=kernel, scale=own, normalize=normalize)
+        attention = partial(reference.attention, kernel=kernel, scale=own, normalize=normalize, fused=fused)
     theta, phi, g = (convolve(x, w) for w in (w_theta, w_phi, w_g))  # [B, I, *P]
     if scale == "energy":  # g, not s: replacing the attention replaces all of it
         g = g / reference.energy(x)
     theta, phi, g = (t.unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, C', *P]
     first, s, row_sums = attention(theta, phi, g)  # Phi^T g: [B, G, K]
-    z, bias = _attend(theta, first, s, row_sums, kernel.envelope, w_z)  # W_z (Theta s): [B, C, *P]
+    z, bias = _attend(theta, first, s, row_sums, kernel.envelope, w_z, fused)  # W_z (Theta s): [B, C, *P]
     return add_residual(x, z, bias, norm, groups)  # [B, C, *P]
 
 
 def _attend(
-    theta: Tensor, first: int, s: Tensor, row_sums: Tensor | None, gamma: float, w_z: Layer
+    theta: Tensor, first: int, s: Tensor, row_sums: Tensor | None, gamma: float, w_z: Layer, fused: bool
 ) -> tuple[Tensor, Tensor | None]:
     """W_z (Theta s) in two parts: [B, C, *P], and a bias of each sample [B, C, 1, ..] to add to it, or None.
 
@@ -101,16 +103,16 @@ def _attend(
     plain = why_not_plain(w_z, groups) is None
     if plain and (first, s.shape[-1], gamma) == (1, 1, 0):  # dot: W_z (s theta) = s (W_z theta)
         z = convolve(theta.flatten(1, 2), w_z, groups).unflatten(1, (groups, -1))  # [B, G, C / G, *P]
-        return polynomial(z, s, first=1).flatten(1, 2), None
+        return polynomial(z, s, first=1, fused=fused).flatten(1, 2), None
     if not plain or first > 0:
-        y = reference.evaluate(theta, first, s, row_sums, gamma)  # [B, G, C', *P]
+        y = reference.evaluate(theta, first, s, row_sums, gamma, fused)  # [B, G, C', *P]
         return project(y.to(dtype), w_z, theta.dtype), None
     if row_sums is not None:
         s_0 = s[..., :1] / row_sums[..., :1]  # [B, G, 1]
-        y = polynomial(theta, _without_first(s - s_0 * row_sums)) / polynomial(theta, row_sums)  # [B, G, C', *P]
+        y = reference.evaluate(theta, 0, _without_first(s - s_0 * row_sums), row_sums, 0.0, fused)  # [B, G, C', *P]
     else:
         s_0 = s[..., :1]  # [B, G, 1]
-        y = polynomial(theta, _without_first(s), gamma=gamma)  # [B, G, C', *P]
+        y = polynomial(theta, _without_first(s), gamma=gamma, fused=fused)  # [B, G, C', *P]
         if gamma:
             y = y + s_0.unflatten(-1, (1,) * (ndim + 1)) * torch.expm1(-gamma * theta.to(s.dtype).square())
     sums = get_weight(w_z).flatten(1).sum(1, dtype=s.dtype).unflatten(0, (groups, -1))  # rowsum(W_z): [G, C / G]

@@ -59,27 +59,23 @@ def compact_generalized_non_local(
     """
     check_backend(backend)
     kernel = kernels.resolve(kernel)
-    if backend != "reference" and _takes_fused(
-        backend, _why_not_operator(theta, phi, g, groups, kernel, normalize, process_group)
-    ):
+    mine = backend != "reference" and _takes_fused(backend, _why_not_operator(theta, phi, g, groups, kernel))
+    if mine and not (normalize or kernel.constant or process_group):
         return fused.compact_generalized_non_local(theta, phi, g, kernel=kernel, groups=groups, scale=scale)
     return reference.compact_generalized_non_local(
-        theta, phi, g, kernel=kernel, groups=groups, scale=scale, normalize=normalize, process_group=process_group
-    )
+        theta, phi, g, kernel=kernel, groups=groups, scale=scale, normalize=normalize, process_group=process_group,
+        fused=mine,
+    )  # fmt: skip
 
 
-def _why_not_operator(
-    theta: Any, phi: Any, g: Any, groups: int, kernel: Kernel, normalize: bool, process_group: Any
-) -> str | None:
+def _why_not_operator(theta: Any, phi: Any, g: Any, groups: int, kernel: Kernel) -> str | None:
     if not all(type(t) in (Tensor, nn.Parameter) for t in (theta, phi, g)):
         return "the inputs are not plain tensors"
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return "compilers and counters want to see each operation"
-    if process_group is not None:
-        return "there are no kernels for positions that are split over ranks"
     if 0 in theta.shape:
         return "there is nothing to compute"
-    return fused.why_not_operator(theta, phi, g, groups, kernel, normalize)
+    return fused.why_not_operator(theta, phi, g, groups, kernel)
 
 
 def cgnl_block(
@@ -100,7 +96,8 @@ def cgnl_block(
 ) -> Tensor:
     """x + norm(W_z y), [B, C, *positions] -> the same, by the fused kernels or by ``block.cgnl_block``.
 
-    Layers and norm are tensors or modules. Only the reference calls ``attention``.
+    Layers and norm are tensors or modules. Only the reference calls ``attention``. Where the block's kernels do not
+    apply, the operator's still do, unless the reference was asked for.
     """
     kernel = kernels.resolve(kernel)
     options: Any = {
@@ -112,7 +109,8 @@ def cgnl_block(
         if _takes_fused(backend, why_not(x, layers, norm, kernel, groups, scale, normalize)):
             theta, phi, g, z = map(get_weight, layers.values())
             return fused.cgnl_block(x, theta, phi, g, z, _read_norm(norm), **options)
-    return block.cgnl_block(x, w_theta, w_phi, w_g, w_z, norm, **options, attention=attention)
+    mine = backend != "reference"
+    return block.cgnl_block(x, w_theta, w_phi, w_g, w_z, norm, **options, attention=attention, fused=mine)
 
 
 def why_not(

@@ -123,25 +123,26 @@ def compact_generalized_non_local(
     scale: str | None = None,
     normalize: bool = False,
     process_group: dist.ProcessGroup | None = None,
+    fused: bool = False,
 ) -> Tensor:
     """vec(Y) = Theta (Phi^T vec(g)) in each group (eq. 12): the Taylor series of f, by the associative law.
 
     Linear in time, and in memory no larger than its inputs. ``dispatch.compact_generalized_non_local`` documents the
-    arguments.
+    arguments; ``fused`` is that of ``series``.
     """
     kernel = kernels.resolve(kernel)
     check_inputs(theta, phi, g, groups)
     theta_, phi_, g_ = (t.unflatten(1, (groups, -1)) for t in (theta, phi, g))  # [B, G, C', *P]
-    first, c, rows = attention(theta_, phi_, g_, kernel, scale, normalize, process_group)
-    return evaluate(theta_, first, c, rows, kernel.envelope).flatten(1, 2).to(g.dtype)  # [B, C, *P]
+    first, c, rows = attention(theta_, phi_, g_, kernel, scale, normalize, process_group, fused)
+    return evaluate(theta_, first, c, rows, kernel.envelope, fused).flatten(1, 2).to(g.dtype)  # [B, C, *P]
 
 
-def evaluate(theta: Tensor, first: int, c: Tensor, rows: Tensor | None, envelope: float) -> Tensor:
+def evaluate(theta: Tensor, first: int, c: Tensor, rows: Tensor | None, envelope: float, fused: bool = False) -> Tensor:
     """Y [B, G, C', *P] from what ``attention`` returns."""
     if rows is None:
-        return polynomial(theta, c, None, first, envelope)
+        return polynomial(theta, c, None, first, envelope, fused)
     # The envelope of theta_i stands above and below.
-    return polynomial(theta, c, None, first) / polynomial(theta, rows, None, first)
+    return polynomial(theta, c, None, first, 0.0, fused) / polynomial(theta, rows, None, first, 0.0, fused)
 
 
 def attention(
@@ -152,6 +153,7 @@ def attention(
     scale: str | None = None,
     normalize: bool = False,
     process_group: dist.ProcessGroup | None = None,
+    fused: bool = False,
 ) -> tuple[int, Tensor, Tensor | None]:
     """Y and its row sums as polynomials in theta: (first power, coefficients, coefficients of the row sums or None).
 
@@ -165,10 +167,11 @@ def attention(
     if normalize and envelope:
         weight = _shifted_envelope(phi, envelope, process_group)  # [B, G, C', *P]
         g, envelope = g * weight, 0.0
-    s = power_sums(phi, g, len(alpha_squared), first, envelope)  # [B, G, K]
+    s = power_sums(phi, g, len(alpha_squared), first, envelope, fused)  # [B, G, K]
     none = s.new_empty(0)
-    rows = power_sums(phi, weight, len(alpha_squared), first) if normalize else none  # [B, G, K]
-    squares = _squares(theta) + _squares(phi) if kernel.constant and not normalize else none  # [B, G, 1]
+    rows = power_sums(phi, weight, len(alpha_squared), first, 0.0, fused) if normalize else none  # [B, G, K]
+    has_constant = kernel.constant and not normalize
+    squares = _squares(theta, fused) + _squares(phi, fused) if has_constant else none  # [B, G, 1]
     positions = s.new_full((1,), math.prod(theta.shape[3:])) if scale and process_group else none
     s, rows, squares, positions = _sum_over_ranks(process_group, s, rows, squares, positions)
 
@@ -344,8 +347,8 @@ def _check_position(at: Sequence[int], shape: Sequence[int], with_channel: bool 
     return at
 
 
-def _squares(x: Tensor) -> Tensor:
-    return power_sums(x, x, terms=1, first=1)  # [B, G, 1]
+def _squares(x: Tensor, fused: bool = False) -> Tensor:
+    return power_sums(x, x, terms=1, first=1, fused=fused)  # [B, G, 1]
 
 
 def _beta(kernel: Kernel, squares: Tensor) -> Tensor:

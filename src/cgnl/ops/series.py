@@ -5,11 +5,12 @@ times a polynomial stays one when differentiated, so two operators serve forward
 They keep only their inputs for backward.
 
 Shapes: x and weight [B, G, C', *positions], any strides; sums and coefficients [B, G, K], one for each power of x from
-``first`` to ``first + K - 1``. Sums, coefficients and values are float32, or float64 for float64 input.
+``first`` to ``first + K - 1``. Sums, coefficients and values are float32, or float64 for float64 input. ``fused`` asks
+for Triton kernels, which read each input once; they run where there are some for the input, here and in backward.
 """
 
 import math
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,23 +22,35 @@ def accumulation_dtype(*tensors: Tensor | None) -> torch.dtype:
     return torch.float64 if any(t is not None and t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
-def power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int = 0, gamma: float = 0.0) -> Tensor:
+def power_sums(
+    x: Tensor, weight: Tensor | None, terms: int, first: int = 0, gamma: float = 0.0, fused: bool = False
+) -> Tensor:
     """sum_i exp(-gamma x_i^2) x_i^p weight_i over a group, for ``terms`` powers p from ``first``.
 
     A weight of None counts as ones. Returns [B, G, terms].
     """
     if _transformed():
-        return _power_sums(x, weight, terms, first, gamma, in_place=False)
-    return _power_sums_op(x, weight, terms, first, gamma)
+        return _power_sums(x, weight, terms, first, gamma)
+    return _power_sums_op(x, weight, terms, first, gamma, _unless_traced(fused))
 
 
 def polynomial(
-    x: Tensor, coefficients: Tensor, weight: Tensor | None = None, first: int = 0, gamma: float = 0.0
+    x: Tensor,
+    coefficients: Tensor,
+    weight: Tensor | None = None,
+    first: int = 0,
+    gamma: float = 0.0,
+    fused: bool = False,
 ) -> Tensor:
     """weight_i exp(-gamma x_i^2) sum_p coefficients_p x_i^p, p counted from ``first``. Returns x's shape."""
     if _transformed():
-        return _polynomial(x, coefficients, weight, first, gamma, in_place=False)
-    return _polynomial_op(x, coefficients, weight, first, gamma)
+        return _polynomial(x, coefficients, weight, first, gamma)
+    return _polynomial_op(x, coefficients, weight, first, gamma, _unless_traced(fused))
+
+
+def _unless_traced(fused: bool) -> bool:
+    """What is traced runs elsewhere, too."""
+    return fused and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _transformed() -> bool:
@@ -58,7 +71,33 @@ def under_function_transform() -> bool:
     )
 
 
-def _power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float, in_place: bool) -> Tensor:
+def _run_power_sums(
+    x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float, fused: bool = False
+) -> Tensor:
+    if fused and (kernels := _find_kernels(x, weight, highest=first + terms - 1)):
+        return kernels.power_sums(x, weight, terms, first, gamma)
+    return _power_sums(x, weight, terms, first, gamma, in_place=True)
+
+
+def _run_polynomial(
+    x: Tensor, coefficients: Tensor, weight: Tensor | None, first: int, gamma: float, fused: bool = False
+) -> Tensor:
+    highest = first + coefficients.shape[-1] - 1
+    if fused and (kernels := _find_kernels(x, weight, coefficients, highest=highest)):
+        return kernels.polynomial(x, coefficients, weight, first, gamma)
+    return _polynomial(x, coefficients, weight, first, gamma, in_place=True)
+
+
+def _find_kernels(*tensors: Tensor | None, highest: int) -> Any:
+    """The module ``fused`` if it has kernels for these tensors."""
+    from . import fused
+
+    return fused if fused.why_not_series(*(t for t in tensors if t is not None), highest=highest) is None else None
+
+
+def _power_sums(
+    x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float, in_place: bool = False
+) -> Tensor:
     dtype, positions = accumulation_dtype(x, weight), tuple(range(3, x.ndim))
     power = torch.ones_like(x, dtype=dtype) if weight is None else weight.to(dtype)  # [B, G, C', *P]
     if gamma:
@@ -74,7 +113,7 @@ def _power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma:
 
 
 def _polynomial(
-    x: Tensor, coefficients: Tensor, weight: Tensor | None, first: int, gamma: float, in_place: bool
+    x: Tensor, coefficients: Tensor, weight: Tensor | None, first: int, gamma: float, in_place: bool = False
 ) -> Tensor:
     dtype = accumulation_dtype(x, coefficients, weight)
     out = torch.empty_like(x, dtype=dtype) if in_place else None  # x's strides, whatever those of weight
@@ -111,48 +150,49 @@ def _derivative(coefficients: Tensor, first: int, gamma: float) -> tuple[Tensor,
 
 # Not torch.library.custom_op: its first call imports torch._dynamo, which takes seconds.
 _library = torch.library.Library("cgnl", "DEF")
-_library.define("power_sums(Tensor x, Tensor? weight, int terms, int first, float gamma) -> Tensor")
-_library.define("polynomial(Tensor x, Tensor coefficients, Tensor? weight, int first, float gamma) -> Tensor")
-_library.impl("power_sums", partial(_power_sums, in_place=True), "CompositeExplicitAutograd")
-_library.impl("polynomial", partial(_polynomial, in_place=True), "CompositeExplicitAutograd")
+_FLAG = "bool fused=False) -> Tensor"
+_library.define(f"power_sums(Tensor x, Tensor? weight, int terms, int first, float gamma, {_FLAG}")
+_library.define(f"polynomial(Tensor x, Tensor coefficients, Tensor? weight, int first, float gamma, {_FLAG}")
+_library.impl("power_sums", _run_power_sums, "CompositeExplicitAutograd")
+_library.impl("polynomial", _run_polynomial, "CompositeExplicitAutograd")
 _power_sums_op, _polynomial_op = torch.ops.cgnl.power_sums.default, torch.ops.cgnl.polynomial.default
 
 
 @torch.library.register_fake("cgnl::power_sums", lib=_library)
-def _(x, weight, terms, first, gamma):  # noqa: ARG001
+def _(x, weight, terms, *_, **__):
     return x.new_empty((*x.shape[:2], terms), dtype=accumulation_dtype(x, weight))
 
 
 @torch.library.register_fake("cgnl::polynomial", lib=_library)
-def _(x, coefficients, weight, first, gamma):  # noqa: ARG001
+def _(x, coefficients, weight, *_, **__):
     return torch.empty_like(x, dtype=accumulation_dtype(x, coefficients, weight))
 
 
 def _save_inputs(ctx, inputs, output):  # noqa: ARG001
     tensors = [t for t in inputs if t is None or isinstance(t, Tensor)]
     ctx.save_for_backward(*tensors)
-    *_, ctx.first, ctx.gamma = inputs
+    *_, ctx.first, ctx.gamma, ctx.fused = inputs
 
 
 def _power_sums_backward(ctx, grad):
-    x, weight = ctx.saved_tensors
+    (x, weight), (first, gamma, fused) = ctx.saved_tensors, (ctx.first, ctx.gamma, ctx.fused)
     needs_x, needs_weight, *_ = ctx.needs_input_grad
-    slope, lowest = _derivative(grad, ctx.first, ctx.gamma)
-    grad_x = polynomial(x, slope, weight, lowest, ctx.gamma).to(x.dtype) if needs_x else None
-    grad_weight = polynomial(x, grad, None, ctx.first, ctx.gamma).to(weight) if needs_weight else None
-    return grad_x, grad_weight, None, None, None
+    slope, lowest = _derivative(grad, first, gamma)
+    grad_x = polynomial(x, slope, weight, lowest, gamma, fused).to(x.dtype) if needs_x else None
+    grad_weight = polynomial(x, grad, None, first, gamma, fused).to(weight) if needs_weight else None
+    return grad_x, grad_weight, None, None, None, None
 
 
 def _polynomial_backward(ctx, grad):
-    x, coefficients, weight = ctx.saved_tensors
+    (x, coefficients, weight), (first, gamma, fused) = ctx.saved_tensors, (ctx.first, ctx.gamma, ctx.fused)
     needs_x, needs_coefficients, needs_weight, *_ = ctx.needs_input_grad
     weighted = grad if weight is None else grad * weight
     # The sums first: their scratch memory is free again when grad_x needs as much.
-    grad_c = power_sums(x, weighted, coefficients.shape[-1], ctx.first, ctx.gamma) if needs_coefficients else None
-    slope, lowest = _derivative(coefficients, ctx.first, ctx.gamma)
-    grad_x = polynomial(x, slope, weighted, lowest, ctx.gamma).to(x.dtype) if needs_x else None
-    grad_weight = polynomial(x, coefficients, grad, ctx.first, ctx.gamma).to(weight) if needs_weight else None
-    return grad_x, grad_c, grad_weight, None, None
+    grad_c = power_sums(x, weighted, coefficients.shape[-1], first, gamma, fused) if needs_coefficients else None
+    slope, lowest = _derivative(coefficients, first, gamma)
+    grad_x = polynomial(x, slope, weighted, lowest, gamma, fused).to(x.dtype) if needs_x else None
+    grad_weight = polynomial(x, coefficients, grad, first, gamma, fused).to(weight) if needs_weight else None
+    return grad_x, grad_c, grad_weight, None, None, None
 
 
 torch.library.register_autograd("cgnl::power_sums", _power_sums_backward, setup_context=_save_inputs, lib=_library)

@@ -13,7 +13,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from cgnl import CGNL, ops
+from cgnl import CGNL, kernels, ops
 from cgnl.ops import fused
 from cgnl.ops.fused import launch
 
@@ -88,7 +88,7 @@ def compile_operator(dtype: torch.dtype, layout: torch.memory_format, **options)
 
 def main(*capabilities: int) -> None:
     """Compile the blocks of each capability."""
-    fused.why_not = fused.why_not_operator = lambda *_, **__: None
+    fused.why_not = fused.why_not_operator = fused.why_not_series = lambda *_, **__: None
     torch.backends.cudnn.allow_tf32 = True
     found = {}
     for capability in capabilities:
@@ -96,6 +96,8 @@ def main(*capabilities: int) -> None:
         launch.pretended = launch.Hardware(108, capability >= 90, SHARED[capability])
         found[capability] = {name: compile_block(**BLOCKS[name]) for name in OF_EACH[capability]}
         found[capability]["operator"] = compile_operator(torch.bfloat16, torch.contiguous_format)
+        rows = {"normalize": True, "kernel": kernels.GaussianRBF(beta="exact")}
+        found[capability]["rows that sum to one"] = compile_operator(torch.bfloat16, torch.channels_last, **rows)
     print(json.dumps(found))
 
 

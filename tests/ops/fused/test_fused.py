@@ -83,7 +83,8 @@ def test_block_falls_back_to_the_reference_and_says_why_if_asked(build, says):
     x, gradient = (torch.randn(4, block.channels, 3, 3, device=DEVICE) for _ in range(2))
     assert block.backend == "auto"
     found, expected = run(block, x, gradient), run(reference_of(block), x, gradient)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    for name, true in expected.items():  # not the same bits: the operator's kernels still run
+        torch.testing.assert_close(found[name], true, rtol=1e-3, atol=1e-3)
     block.backend = "fused"
     with pytest.raises(ValueError, match=rf'\Abackend="fused" is not possible: .*{says}'):
         block(x)

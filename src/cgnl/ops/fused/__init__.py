@@ -8,7 +8,7 @@ import os
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import kernels, reference
 from ..block import BlockNorm, count_batch
@@ -33,8 +33,10 @@ def why_not(
     x: Tensor, channels: int, inner: int, groups: int, kernel: Kernel, normalize: bool, scale: str | None = None
 ) -> str | None:
     """The reason why the fused kernels cannot take such a block and input, or None if they can."""
-    if reason := _why_not(x, kernel, normalize, compute_dtype(x)):
+    if reason := _why_not(x, kernel, compute_dtype(x)):
         return reason
+    if normalize:
+        return "there are no kernels for normalize=True"
     if scale == "energy":
         return 'there are no kernels for scale="energy"'
     width, outer = inner // groups, channels // groups
@@ -45,19 +47,38 @@ def why_not(
     return None
 
 
-def why_not_operator(theta: Tensor, phi: Tensor, g: Tensor, groups: int, kernel: Kernel, normalize: bool) -> str | None:
+def why_not_operator(theta: Tensor, phi: Tensor, g: Tensor, groups: int, kernel: Kernel) -> str | None:
     """The reason why the operator's kernels cannot take such inputs, or None if they can."""
-    if reason := _why_not(theta, kernel, normalize, theta.dtype, phi.dtype, g.dtype):
+    if reason := _why_not(theta, kernel, theta.dtype, phi.dtype, g.dtype):
         return reason
-    if kernel.constant:
-        return 'there are no kernels for beta="norm"'
     if max(theta.shape[0], groups) > 65535:
         return f"{theta.shape[0]} samples of {groups} groups are beyond what a grid holds"
     return None
 
 
-def _why_not(x: Tensor, kernel: Kernel, normalize: bool, *dtypes: torch.dtype) -> str | None:
+def why_not_series(x: Tensor, *others: Tensor, highest: int) -> str | None:
+    """The reason why there are no kernels for power sums and polynomials of such tensors, or None if there are."""
+    if not all(type(t) in (Tensor, nn.Parameter) for t in (x, *others)):
+        return "these are not plain tensors"
+    if highest > 2 * HIGHEST:
+        return f"the series has order {highest}"
+    if 0 in x.shape or max(x.shape[:2]) > 65535:
+        return f"a grid cannot hold {list(x.shape)}"
+    return _why_not_tensor(x, *(t.dtype for t in (x, *others)))
+
+
+def _why_not(x: Tensor, kernel: Kernel, *dtypes: torch.dtype) -> str | None:
     """Why neither the block nor the operator has kernels for this device, kernel and these dtypes."""
+    if reason := _why_not_tensor(x, *dtypes):
+        return reason
+    if _transformed():
+        return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
+    if (order := len(kernel.coefficients()) - 1) > HIGHEST:
+        return f"the series has order {order}, and the kernels go up to {HIGHEST}"
+    return None
+
+
+def _why_not_tensor(x: Tensor, *dtypes: torch.dtype) -> str | None:
     if not (x.is_cuda or (interpreted() and x.device.type == "cpu")):
         return f"the input is on {x.device}, and the kernels run on CUDA"
     if not TRITON:
@@ -67,12 +88,6 @@ def _why_not(x: Tensor, kernel: Kernel, normalize: bool, *dtypes: torch.dtype) -
             return f"there are no kernels for {dtype}"
         if dtype == torch.bfloat16 and interpreted():
             return "Triton's interpreter (TRITON_INTERPRET=1) computes bfloat16 wrongly"
-    if _transformed():
-        return "torch.func, forward-mode derivatives, tracing and exporting need plain tensor code"
-    if normalize:
-        return "there are no kernels for normalize=True"
-    if (order := len(kernel.coefficients()) - 1) > HIGHEST:
-        return f"the series has order {order}, and the kernels go up to {HIGHEST}"
     if x.is_cuda and _capability(x.device) < (8, 0):
         return "the kernels need compute capability 8 or higher"
     return None
@@ -147,6 +162,22 @@ def compact_generalized_non_local(
     again = functools.partial(reference.compact_generalized_non_local, kernel=kernel, groups=groups, scale=scale)
     with _on(theta):
         return compute(theta, phi, g, series, again)
+
+
+def power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float) -> Tensor:
+    """``series.power_sums`` by a Triton kernel."""
+    from . import operator
+
+    with _on(x):
+        return operator.power_sums(x, weight, terms, first, gamma)
+
+
+def polynomial(x: Tensor, coefficients: Tensor, weight: Tensor | None, first: int, gamma: float) -> Tensor:
+    """``series.polynomial`` by a Triton kernel."""
+    from . import operator
+
+    with _on(x):
+        return operator.polynomial(x, coefficients, weight, first, gamma)
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

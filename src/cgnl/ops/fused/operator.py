@@ -1,5 +1,8 @@
 """The operator Theta (Phi^T g) for theta, phi and g of any strides: two kernels forward, two backward.
 
+The two forward kernels also serve as ``ops.series.power_sums`` and ``polynomial``, of which all else is made: the
+operator with normalised rows or split over ranks, and the reference block.
+
     sums   phi, g -> Phi^T g, a row of sums for each part of a sample and group
     apply  theta, sums -> y
     back   dy, theta, sums -> dtheta, and the gradient of Phi^T g, again in parts
@@ -48,6 +51,8 @@ class Form(NamedTuple):
     gamma: float
     row: bool
     """Whether the elements of a sample and group follow one another without gaps."""
+    weighted: bool
+    """Whether there is a weight for each element, or they all count as one."""
 
 
 @triton.jit
@@ -118,15 +123,24 @@ def value_and_slope(x, sums, parts, form, PARTS: tl.constexpr):
 @triton.jit
 def operator_sums_fwd_kernel(phi, g, sums, size, length, form, BLOCK: tl.constexpr):
     """``sums = (exp(-gamma * phi**2) * phi**p * g).sum()`` of each part: [B, G, parts, terms]"""
-    x, weight = load_elements(phi, form, size, length, BLOCK), load_elements(g, form, size, length, BLOCK)
+    x = load_elements(phi, form, size, length, BLOCK)
+    if form.weighted:
+        weight = load_elements(g, form, size, length, BLOCK)
+    else:
+        e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        weight = (e < size).to(tl.float32)
     store_sums(sums, x, weight, form)
 
 
 @triton.jit
-def operator_apply_fwd_kernel(theta, y, sums, size, length, parts, form, BLOCK: tl.constexpr, PARTS: tl.constexpr):
-    """``y = exp(-gamma * theta**2) * sum(c[p] * theta**p)``."""
+def operator_apply_fwd_kernel(
+    theta, y, weight, sums, size, length, parts, form, BLOCK: tl.constexpr, PARTS: tl.constexpr
+):
+    """``y = weight * exp(-gamma * theta**2) * sum(c[p] * theta**p)``."""
     x = load_elements(theta, form, size, length, BLOCK)
     value, _ = value_and_slope(x, sums, parts, form, PARTS)
+    if form.weighted:
+        value *= load_elements(weight, form, size, length, BLOCK)
     store_elements(y, value, form, size, length, BLOCK)
 
 
@@ -173,6 +187,7 @@ def make_plan(
     dtypes: tuple[torch.dtype, ...],  # noqa: ARG001
     device: torch.device,  # noqa: ARG001
     parts: int,
+    weighted: bool,
 ) -> tuple[list[tuple[int, int, int, int]], Launch]:
     """The strides of each plane, and the launch. All tensors are read in the order of the first one's memory."""
     (batch, channels, positions), (groups, first, alphas, gamma, *_) = shape, series
@@ -182,7 +197,7 @@ def make_plan(
     length = width if last else positions
     planes = [(b, width * c, c, n) if last else (b, width * c, n, c) for b, c, n in strides]
     row = all(fast == 1 and (slow == length or length == size) for _, _, fast, slow in planes)
-    form = Form._make(map(tl.constexpr, (first, terms, alphas, gamma, row)))
+    form = Form._make(map(tl.constexpr, (first, terms, alphas, gamma, row, weighted)))
     if name == "sums_fwd":
         constants = size, length, form, BLOCK
     else:
@@ -190,11 +205,11 @@ def make_plan(
     return planes, Launch(KERNELS[name], (programs, groups, batch), 4, 1, *constants)
 
 
-def launch(name: str, series: Series, tensors: list[Tensor], *sums: Tensor) -> None:
-    """Run a kernel on tensors [B, C, N] and sums [B, G, parts, terms]."""
+def launch(name: str, series: Series, tensors: list[Tensor], *sums: Tensor, weighted: bool = True) -> None:
+    """Run a kernel on tensors [B, C, N] and sums [B, G, parts, terms]; without weights the last tensor is not read."""
     strides, dtypes = tuple(t.stride() for t in tensors), tuple(t.dtype for t in tensors)
     shape, device, parts = tensors[0].shape, tensors[0].device, sums[0].shape[2]
-    planes, run = make_plan(name, shape, series, strides, dtypes, device, parts)
+    planes, run = make_plan(name, shape, series, strides, dtypes, device, parts, weighted)
     run(*(Plane(t, *steps) for t, steps in zip(tensors, planes, strict=True)), *sums)
 
 
@@ -228,8 +243,27 @@ def forward(theta: Tensor, phi: Tensor, g: Tensor, series: Series) -> tuple[Tens
     sums, y = make_sums(phi, series), make_like(theta, g.dtype)
     launch("sums_fwd", series, [phi, g], sums)
     sums = add_parts(sums)
-    launch("apply_fwd", series, [theta, y], sums)
+    launch("apply_fwd", series, [theta, y, theta], sums, weighted=False)
     return y, sums
+
+
+def power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float) -> Tensor:
+    """``ops.series.power_sums`` of x and weight [B, G, C', *P]."""
+    series = Series(x.shape[1], first, (1.0,) * terms, gamma, 0.0, dot=False)
+    rows = [flatten(t.flatten(1, 2)) for t in ((x,) if weight is None else (x, weight))]
+    sums = make_sums(rows[0], series)
+    launch("sums_fwd", series, [rows[0], rows[-1]], sums, weighted=weight is not None)
+    return sums.sum(2)
+
+
+def polynomial(x: Tensor, coefficients: Tensor, weight: Tensor | None, first: int, gamma: float) -> Tensor:
+    """``ops.series.polynomial`` of x and weight [B, G, C', *P], in float32."""
+    series = Series(x.shape[1], first, (1.0,) * coefficients.shape[2], gamma, 0.0, dot=False)
+    rows = [flatten(t.flatten(1, 2)) for t in ((x,) if weight is None else (x, weight))]
+    y = make_like(rows[0], torch.float32)
+    c = aligned(coefficients.float().contiguous().unsqueeze(2))
+    launch("apply_fwd", series, [rows[0], y, rows[-1]], c, weighted=weight is not None)
+    return y.view(x.flatten(1, 2).shape).unflatten(1, x.shape[1:3])
 
 
 class CompactOperator(torch.autograd.Function):
