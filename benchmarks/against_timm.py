@@ -2,10 +2,10 @@
 
     python -m benchmarks.against_timm TRAIN_PY FOLDER [--csv FILE]
 
-TRAIN_PY is train.py of timm's repository, of the release line that is installed (1.0). FOLDER holds class folders of
-images, in train/ or itself. What is compared is each script as it comes, started anew for each measurement, with the
-same network from random weights, files, batch size and number of loader workers: bfloat16 autocast, channels_last, SGD
-with momentum, random resized crops and flips alone, no moving average of the weights.
+TRAIN_PY is train.py of timm's repository, of the release line that is installed (1.0, from 1.0.23 on). FOLDER holds
+class folders of images, in train/ or itself. What is compared is each script as it comes, started anew for each
+measurement, with the same network from random weights, files, batch size and number of loader workers: bfloat16
+autocast, channels_last, SGD with momentum, random resized crops and flips alone, no moving average of the weights.
 
 Each rate is what the trainer itself reports of a whole epoch: samples_per_second of metrics.csv, and the average in
 timm's last line of an epoch. Neither counts tests and checkpoints, and there are none between the epochs. The first
@@ -155,7 +155,7 @@ def steady(rows: Sequence[Row], size: int, mode: str, trainer: str) -> float:
 
 
 def read_arguments() -> argparse.Namespace:
-    parser = make_parser(__doc__, "rounds", 2, "runs of each trainer in each setting")
+    parser = make_parser(__doc__, "rounds", 1, "runs of each trainer in each setting, in turns")
     parser.add_argument("train_py", type=Path, help="train.py of timm's repository")
     parser.add_argument("folder", type=Path, help="class folders of images, or a folder with train/")
     parser.add_argument("--sizes", type=int, nargs="+", default=[448, 224], help="sides of the training crops")
