@@ -226,10 +226,12 @@ def test_measure_roofline_is_positive():
 
 
 @pytest.mark.parametrize("tf32", [True, False])
-def test_precision_is_given_back(tf32):
+@pytest.mark.parametrize("benchmark", [True, False])
+def test_precision_is_given_back(tf32, benchmark):
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
-    with precision(tf32):
+    with precision(tf32, benchmark):
         assert torch.backends.cuda.matmul.allow_tf32 is tf32
         assert torch.backends.cudnn.allow_tf32 is tf32
+        assert torch.backends.cudnn.benchmark is benchmark
     after = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
     assert after == before

@@ -1,6 +1,7 @@
 """Frames by number equal those of a plain decode from the start, and broken videos are named."""
 
 import gc
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,30 @@ def test_a_cut_file_is_refused(tmp_path, muxer):
     path = make(tmp_path / "a.mp4", muxer=muxer, **same)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
     refused(path)
+
+
+@pytest.mark.skipif(not hasattr(av.stream.Stream, "index_entries"), reason="this PyAV does not show the index")
+@pytest.mark.parametrize("left", [1, 13, FRAMES - 1])
+def test_a_file_cut_between_two_packets_is_refused(tmp_path, left):
+    path = make(tmp_path / "a.mp4", muxer={"movflags": "faststart"}, b_frames=0)
+    with av.open(str(path)) as container:
+        places = [packet.pos for packet in container.demux(video=0) if packet.size]
+    path.write_bytes(path.read_bytes()[: places[left]])
+    assert refused(path).endswith(f"it breaks off after {left} frames")
+
+
+@pytest.mark.parametrize("edit", [(0.5, 1), (1, 20)], ids=["ends early", "begins late"])
+def test_frames_that_an_edit_list_leaves_out_are_not_missing(tmp_path, edit):
+    path = make(tmp_path / "a.mp4", muxer={"movflags": "faststart"}, b_frames=0, gop=4)
+    share, begin = edit
+    data = bytearray(path.read_bytes())
+    list_ = data.index(b"elst") + 12
+    duration, _ = struct.unpack_from(">Ii", data, list_)
+    struct.pack_into(">Ii", data, list_, int(duration * share), begin * 512)
+    path.write_bytes(data)
+    shown = sequential(path)
+    assert 0 < len(shown) < FRAMES
+    assert probe(path).frames == len(shown)
 
 
 def test_a_cut_file_without_an_index_keeps_what_is_there(tmp_path):

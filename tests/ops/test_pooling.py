@@ -218,6 +218,31 @@ def test_square_root_scales_with_the_root_of_the_scale():
         assert relative_error(matrix_square_root(factor * a), math.sqrt(factor) * matrix_square_root(a)) < EXACT
 
 
+@pytest.mark.parametrize("exponent", [64, 100, 126])
+def test_square_root_of_matrices_whose_trace_overflows(exponent):
+    """Beside an ordinary one; and scaled by a power of four, so that the result is the same to the last bit."""
+    a = torch.cat([matrices(6, 50, count=1), torch.eye(6, dtype=torch.float64)[None]]).float()
+    a /= a.abs().amax((1, 2), keepdim=True)
+    power = torch.tensor([2.0**exponent, 1.0])[:, None, None]
+    large = (power * a).requires_grad_()
+    root, ordinary = matrix_square_root(large), matrix_square_root(a.requires_grad_())
+    assert torch.equal(root, power.sqrt() * ordinary)
+    (gradient,) = torch.autograd.grad(root, large, torch.arange(72.0).view_as(a))
+    (expected,) = torch.autograd.grad(ordinary, a, torch.arange(72.0).view_as(a))
+    assert torch.equal(gradient, expected / power.sqrt())
+    vectors = torch.func.vmap(matrix_square_root)(large.detach()[:, None])
+    assert torch.equal(vectors[:, 0], root)
+
+
+def test_square_root_of_large_matrices_has_the_gradient_of_its_iterations():
+    def root(a):
+        return matrix_square_root(a * 2.0**80) / 2.0**40
+
+    a = matrices(4, 10).requires_grad_()
+    assert torch.autograd.gradcheck(root, (a,))
+    assert torch.autograd.gradgradcheck(root, (a,))
+
+
 def test_square_root_of_zero_beside_others_is_zero():
     a = torch.cat([matrices(4, 10, count=1), torch.zeros(1, 4, 4, dtype=torch.float64)]).requires_grad_()
     root = matrix_square_root(a)

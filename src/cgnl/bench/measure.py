@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..ops.precision import tf32_allowed
 from .registry import Call, Setting
 
 MIB = 2**20
@@ -196,12 +197,13 @@ def measure_roofline(setting: Setting) -> Roofline:
 
 
 @contextmanager
-def precision(tf32: bool) -> Iterator[None]:
-    """Allow TF32 for float32 or not; convolutions pick the fastest algorithm, as in training."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+def precision(tf32: bool, benchmark: bool = True) -> Iterator[None]:
+    """Allow TF32 for float32 or not; with ``benchmark``, convolutions pick the fastest algorithm, as in training."""
+    cudnn = torch.backends.cudnn
+    enabled, before = cudnn.enabled, cudnn.benchmark
+    cudnn.enabled, cudnn.benchmark = True, benchmark
     try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=tf32):
+        with tf32_allowed(tf32):
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        cudnn.enabled, cudnn.benchmark = enabled, before

@@ -16,7 +16,7 @@ import torch
 from ..cuda_graph import capture
 from ..text import first_line
 from .checks import Truth, calibrate, check, check_batch, compute_truth, relative_error
-from .measure import Case, Roofline, draw_inputs, measure, measure_add, peak_mib, quantiles, time_steps
+from .measure import Case, Roofline, draw_inputs, measure, measure_add, peak_mib, precision, quantiles, time_steps
 from .registry import BENCHMARKS, Call, Setting, Subject
 
 Row = dict[str, Any]
@@ -74,7 +74,7 @@ def measure_rows(setting: Setting, subjects: Sequence[Subject], roofline: Roofli
     """Check and time a step of each subject."""
     benchmark = BENCHMARKS[setting.benchmark]
     try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=setting.tf32):  # it runs once
+        with precision(setting.tf32, benchmark=False):  # it runs once
             truth = compute_truth(setting)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"the reference itself cannot run: {reason(error)}") from None

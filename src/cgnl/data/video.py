@@ -223,9 +223,11 @@ def _packets(container: Any, stream: Any) -> Iterator[Any]:
 def _scan(path: File) -> VideoInfo:
     """Read the packets of a file without decoding them."""
     packets: list[Packet] = []
+    last = -1
     with _opened(path) as (container, stream):
         context = stream.codec_context
         for packet in _packets(container, stream):
+            last = max(last, packet.pos or 0)
             if packet.is_corrupt:
                 raise UnreadableError(path, f"it breaks off or is damaged after {len(packets)} frames")
             if len(packets) == MAX_FRAMES:
@@ -237,8 +239,19 @@ def _scan(path: File) -> VideoInfo:
         frames = sum(packet.is_shown for packet in packets)
         if not frames:
             raise UnreadableError(path, "it has no whole frame")
+        if _last_in_index(container, stream) > last:
+            raise UnreadableError(path, f"it breaks off after {len(packets)} frames")
         rate = stream.average_rate or None
         return VideoInfo(frames, context.height, context.width, packets, bool(context.has_b_frames), rate)
+
+
+def _last_in_index(container: Any, stream: Any) -> int:
+    """Where in an MP4 the last packet lies that its index names; -1 where that is not known.
+
+    Not the count of frames in the header: an edit list leaves some of them out.
+    """
+    entries = getattr(stream, "index_entries", ()) if "mp4" in container.format.name.split(",") else ()  # PyAV 17 on
+    return max((entry.pos for entry in entries if entry.size), default=-1)
 
 
 def _decode(path: File, needed: Collection[int]) -> Generator[Any, None, None]:

@@ -133,14 +133,21 @@ def check_iterations(iterations: int, dtype: torch.dtype) -> None:
 
 
 def _square_root(a: Tensor, iterations: int) -> Tensor:
-    trace, scaled = _by_trace(a)
-    return trace.sqrt() * _iterates(scaled, iterations)[-1][0]
+    factor, trace, scaled = _by_trace(a)
+    return factor * trace.sqrt() * _iterates(scaled, iterations)[-1][0]
 
 
-def _by_trace(a: Tensor) -> tuple[Tensor, Tensor]:
-    """(trace(a) [B, 1, 1], a / trace(a)); of a matrix of trace zero, the matrix itself."""
-    trace = a.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]  # [B, 1, 1]
-    return trace, a / torch.where(trace == 0, 1.0, trace)
+LARGE = 2.0**64
+"""Entries above this are divided by it first: the sum of some of them would be infinite in float32."""
+
+
+def _by_trace(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(f, t, a / trace(a)) with trace(a) = f^2 t; of a matrix of trace zero, the matrix itself. f and t [B, 1, 1]."""
+    large = a.diagonal(dim1=1, dim2=2).amax(1)[:, None, None] > LARGE
+    factor = torch.where(large, LARGE**0.5, 1.0).to(a.dtype)  # a power of two: nothing is rounded
+    a = a / factor.square()
+    trace = a.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+    return factor, trace, a / torch.where(trace == 0, 1.0, trace)
 
 
 def _iterates(a: Tensor, iterations: int) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -166,14 +173,14 @@ class _SquareRoot(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (a,) = ctx.saved_tensors
-        trace, scaled = _by_trace(a)
+        factor, trace, scaled = _by_trace(a)
         *before, (root, _, _) = _iterates(scaled, ctx.iterations)
         with no_autocast(a):
             d_scaled = _iterates_backward(before, trace.sqrt() * gradients[0])
         safe = torch.where(trace == 0, 1.0, trace)
         d_trace = _inner(gradients[0], root) / (2 * safe.sqrt()) - _inner(d_scaled, scaled) / safe  # [B, 1, 1]
         eye = torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
-        return torch.where(trace == 0, 0.0, d_scaled / safe + d_trace * eye), None
+        return torch.where(trace == 0, 0.0, (d_scaled / safe + d_trace * eye) / factor), None
 
 
 def _iterates_backward(before: list[tuple[Tensor, Tensor, Tensor]], d_y: Tensor) -> Tensor:
