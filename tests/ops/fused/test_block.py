@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cgnl.ops.fused import autograd, operators
+from cgnl.ops.fused import norm, operators
 from tests.ops.fused.helpers import DEVICE, HALF, KERNELS, LAYOUTS, Case, assert_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*single sample")
@@ -132,5 +132,5 @@ def test_block_is_as_exact_as_the_reference_at_full_size(case, precision):
 
 @pytest.mark.parametrize("kernel", ["dot", "rbf-exact", "taylor"])
 def test_block_beyond_the_samples_that_the_kernels_of_batch_norm_hold(kernel, monkeypatch):
-    monkeypatch.setattr(autograd, "MOST", 3)
+    monkeypatch.setattr(norm, "MOST", 3)
     assert_exact(Case(kernel=kernel), torch.float32)

@@ -4,7 +4,7 @@ import torch
 from cgnl.ops.fused import branch
 from cgnl.ops.fused.launch import Launch
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, form_of, project, response
+from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, make_case, project, response
 
 
 class Inputs:
@@ -117,10 +117,10 @@ def test_merge_gives_the_moments_of_the_whole(last):
 @pytest.mark.parametrize("positions", [1, 64, 65, 1000])
 @pytest.mark.parametrize("count", [1, 7, 132])
 def test_choose_grid_covers_every_position_and_wastes_no_program(positions, count):
-    sizes = SIZES["groups-left-over"]
-    form = form_of(sizes, torch.float16, "tf32x3")
-    cut = branch.choose_cut(form, sizes.groups, torch.float16)
-    (blocks, parts, batch), steps = branch.choose_grid(cut, form, sizes.groups, 2, positions, 3, count)
+    sizes = SIZES["groups-left-over"]._replace(batch=2, positions=positions)
+    case = make_case(sizes, torch.float16, "tf32x3", count)
+    cut = branch.choose_cut(case)
+    (blocks, parts, batch), steps = branch.choose_grid(cut, case, 3)
     assert batch == 2
     assert parts * steps * cut.rows >= positions > (parts - 1) * steps * cut.rows
     assert blocks * cut.together >= sizes.groups > (blocks - 1) * cut.together

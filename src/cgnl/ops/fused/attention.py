@@ -13,19 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import (
-    Case,
-    Hardware,
-    Launch,
-    Tile,
-    cdiv,
-    constants,
-    find_case,
-    map_source,
-    plan,
-    power_of_two,
-    source,
-)
+from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, plan, power_of_two
 from .series import envelope
 from .tiles import find_tile, halves, load_map, load_pair
 
@@ -123,9 +111,9 @@ class Plan(NamedTuple):
 
 
 @plan
-def make_plan(case: Case, alphas: tuple[float, ...], tile: Tile | None) -> Plan:
+def make_plan(case: Case, alphas: tuple[float, ...]) -> Plan:
     form, terms = case.form, case.form.terms
-    tile = tile or choose_tile(case.dtype, form.precision, case.on)
+    tile = choose_tile(case.dtype, form.precision, case.on)
     unit = min(math.gcd(form.inner_per_group, 1 << 30), tile.columns)  # the largest power of two in a group's width
     units, (samples, length) = form.inner_per_group // unit, case.runs
     across = power_of_two(units * terms, 1)
@@ -142,16 +130,14 @@ def make_plan(case: Case, alphas: tuple[float, ...], tile: Tile | None) -> Plan:
     return Plan(tile, case.inner // unit, power_sums, total)
 
 
-def coefficients(
-    x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float, tile: Tile | None = None
-) -> Tensor:
+def coefficients(x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float) -> Tensor:
     """alpha_p^2 (Phi^T g)_p, [B, G, K], for x [B, N, C] and the weights of phi and g [2, I, C]."""
     (_, inner, channels), terms = weight.shape, len(alphas)
-    case = find_case(x, channels, inner, groups, first, terms, gamma)
-    tile, units, power_sums, total = make_plan(case, tuple(alphas), tile)
+    case = find_case(x, x, channels, inner, groups, first, terms, gamma)
+    tile, units, power_sums, total = make_plan(case, tuple(alphas))
     sums = x.new_empty((case.batch * case.positions, units, terms), dtype=torch.float32)
     out = x.new_empty((case.batch, groups, terms), dtype=torch.float32)
-    w = source(case.on.tma, weight, 2, tile.columns, tile.depth)
-    power_sums(map_source(case, x, tile.rows, tile.depth, flat=True), w, sums)
+    w = case.source(weight, 2, tile.columns, tile.depth)
+    power_sums(case.map_source(x, tile.rows, tile.depth, flat=True), w, sums)
     total(sums, out)
     return out

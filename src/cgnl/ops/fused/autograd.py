@@ -26,15 +26,11 @@ import torch
 from torch import Tensor
 
 from . import Weights
-from . import norm as norms
-from .batchnorm import MOST
 from .launch import Series, aligned, is_last, project
-from .norm import Gradients, Norm, Standard
+from .norm import Norm, standardise, standardise_backward
 from .operators import (
     fused_apply,
     fused_backward,
-    fused_batch_norm,
-    fused_batch_norm_backward,
     fused_coefficients,
     fused_gradient_sums,
     fused_moments,
@@ -65,11 +61,6 @@ def coefficients(x: Tensor, theta: Tensor, both: Tensor, series: Series) -> tupl
     squares = [fused_coefficients(x, torch.stack((w, w)), series.groups, 1, [1.0], 0.0) for w in (theta, both[0])]
     beta = torch.exp(-series.constant * (squares[0] + squares[1]))
     return c * beta, beta
-
-
-def expand_groups(numbers: Tensor, channels: int) -> Tensor:
-    """[B, G] -> [B, C]."""
-    return numbers.repeat_interleave(channels // numbers.shape[1], 1)
 
 
 def to_rows(x: Tensor, last: bool | None = None) -> Tensor:
@@ -136,36 +127,6 @@ def unit(like: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return zero, one, one, zero
 
 
-def standardise(
-    norm: Norm,
-    fixed: tuple[Tensor, Tensor] | None,
-    moments: Tensor | None,
-    c: Tensor,
-    row_sums: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    positions: int,
-    series: Series,
-) -> Standard:
-    if is_small(norm, c.shape[0]):
-        standard, found = fused_batch_norm(
-            moments, c, row_sums, weight, bias, positions, norm.eps, series.first, series.dot
-        )
-        mean, variance, _ = found.unbind(0)
-        return Standard(standard, standard, mean, variance, found, float(c.shape[0] * positions))
-    first = expand_groups(c[..., 0], len(weight))
-    constant = None if row_sums is None else first * row_sums
-    strength = first if series.dot else None
-    return norms.standardise(
-        norm, fixed, moments, strength, constant, weight, bias, c.shape[0], positions, series.groups
-    )
-
-
-def is_small(norm: Norm, batch: int) -> bool:
-    """Whether the norm is one that has kernels of its own."""
-    return norm.kind == "batch" and norm.process_group is None and batch <= MOST
-
-
 class Block(torch.autograd.Function):
     """x + norm(W_z y), and the mean and variance that the norm took from the batch.
 
@@ -228,7 +189,7 @@ class Block(torch.autograd.Function):
         means = c.new_zeros((x.shape[0], z.shape[0])) if moments is None else moments  # begins with [B, C]
         sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
         del again
-        norm = norm_backward(ctx.norm, ctx.count, sums, moments, c, row_sums, gain, p, q, x.shape[1], series)
+        norm = standardise_backward(ctx.norm, ctx.count, sums, moments, c, row_sums, gain, p, q, x.shape[1], series)
         coefficient = norm.coefficient.view(*c.shape[:2], -1).sum(2)  # [B, G]
         dx, dweight, dz = fused_backward(
             rows, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant, beta,
@@ -242,28 +203,3 @@ class Block(torch.autograd.Function):
         dz = dz.to(ctx.z_weight.dtype).view(ctx.z_weight.shape)
         dnorm = (norm.weight, norm.bias) if ctx.normed else (None, None)
         return from_rows(dx, grad.shape), *dprojections, dz, *dnorm, None, None, None, None, None
-
-
-def norm_backward(
-    norm: Norm,
-    count: Tensor | float,
-    sums: Tensor,
-    moments: Tensor | None,
-    c: Tensor,
-    row_sums: Tensor | None,
-    weight: Tensor,
-    p: Tensor,
-    q: Tensor,
-    positions: int,
-    series: Series,
-) -> Gradients:
-    if is_small(norm, c.shape[0]):
-        factors, extra, grads = fused_batch_norm_backward(
-            sums, moments, c, row_sums, weight, q, p, positions, series.first, series.dot
-        )
-        return Gradients(factors, extra, *grads.unbind(0))
-    first = expand_groups(c[..., 0], len(weight))
-    rows = torch.zeros_like(weight) if row_sums is None else row_sums
-    return norms.backward(
-        norm, p, q, count, weight, sums, moments, first if series.dot else None, first, rows, positions, series.groups
-    )

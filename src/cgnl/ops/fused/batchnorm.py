@@ -155,7 +155,7 @@ def make_plan(
     )  # fmt: skip
 
 
-def standardise(
+def batch_norm(
     moments: Tensor,
     c: Tensor,
     row_sums: Tensor | None,
@@ -174,7 +174,7 @@ def standardise(
     return standard, found
 
 
-def backward(
+def batch_norm_backward(
     sums: Tensor,
     moments: Tensor,
     c: Tensor,

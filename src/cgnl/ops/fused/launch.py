@@ -109,60 +109,60 @@ class Case:
     channels: int
     inner: int
     groups: int
-    form: Form
+    first: int
+    terms: int
+    gamma: float
     dtype: torch.dtype
     """Of the operands of products."""
     map_dtype: torch.dtype
+    last: bool
+    precision: str
     on: Hardware
     device: torch.device
+
+    @functools.cached_property
+    def form(self) -> Form:
+        dot, last = is_dot(self.first, self.terms, self.gamma), self.last
+        row = self.positions * min(self.dtype.itemsize, self.map_dtype.itemsize)
+        map_tma = self.on.tma and (last or row % 16 == 0)  # rows that are copied begin at multiples of 16 bytes
+        return Form(
+            self.inner // self.groups, self.channels // self.groups, self.first, self.terms, self.gamma, dot,
+            self.dtype == torch.float16 and not dot, self.precision, self.on.tma, map_tma, last,
+            1 if last else math.gcd(self.positions, 16),
+        )  # fmt: skip
 
     @property
     def runs(self) -> tuple[int, int]:
         """Samples and their length as kernels see them that take all samples as one where channels come last."""
-        return (1, self.batch * self.positions) if self.form.last else (self.batch, self.positions)
+        return (1, self.batch * self.positions) if self.last else (self.batch, self.positions)
+
+    def source(self, tensor: Tensor, *tile: int) -> "Descriptor | Pointers":
+        """[M, C] or [B, N, C], for ``load_rows`` and ``load_tile`` to read by such tiles."""
+        if self.on.tma:
+            return Descriptor(tensor, list(tile))
+        rows, columns = tensor.shape[-2:]
+        return Pointers(tensor, rows, columns, tensor.stride(-2), tensor.stride(0) if tensor.ndim == 3 else 0)
+
+    def map_source(self, tensor: Tensor, rows: int, columns: int, flat: bool = False) -> "Descriptor | Pointers":
+        """A map, for ``load_map`` and ``store_map``; ``flat`` if the kernel sees all samples as one (``runs``)."""
+        batch, positions = self.runs if flat else (self.batch, self.positions)
+        if not self.form.map_tma:
+            return Pointers(tensor, positions, self.channels, 0)
+        if self.last:
+            return Descriptor(tensor, [1, rows, columns], [batch, positions, self.channels])
+        return Descriptor(tensor, [1, columns, rows], [batch, self.channels, positions])
 
 
-@functools.lru_cache(maxsize=4096)
-def make_case(
-    batch: int,
-    positions: int,
-    channels: int,
-    inner: int,
-    groups: int,
-    first: int,
-    terms: int,
-    gamma: float,
-    dtype: torch.dtype,
-    map_dtype: torch.dtype,
-    last: bool,
-    precision: str,
-    on: Hardware,
-    device: torch.device,
-) -> Case:
-    dot, row = is_dot(first, terms, gamma), positions * min(dtype.itemsize, map_dtype.itemsize)
-    map_tma = on.tma and (last or row % 16 == 0)  # the hardware copies rows that begin at multiples of 16 bytes
-    form = Form(
-        inner // groups, channels // groups, first, terms, gamma, dot, dtype == torch.float16 and not dot, precision,
-        on.tma, map_tma, last, 1 if last else math.gcd(positions, 16),
-    )  # fmt: skip
-    return Case(batch, positions, channels, inner, groups, form, dtype, map_dtype, on, device)
+make_case = functools.lru_cache(maxsize=4096)(Case)
 
 
 def find_case(
-    rows: Tensor,
-    channels: int,
-    inner: int,
-    groups: int,
-    first: int,
-    terms: int,
-    gamma: float,
-    like: Tensor | None = None,
+    rows: Tensor, maps: Tensor, channels: int, inner: int, groups: int, first: int, terms: int, gamma: float
 ) -> Case:
-    """For operands like ``rows`` [B, N, C or I], and maps [B, N, C] like ``like`` or like rows."""
-    like = rows if like is None else like
+    """For operands like ``rows`` [B, N, C or I], and maps [B, N, C] like ``maps``."""
     (batch, positions, _), device = rows.shape, rows.device
     return make_case(
-        batch, positions, channels, inner, groups, first, terms, gamma, rows.dtype, like.dtype, is_last(like),
+        batch, positions, channels, inner, groups, first, terms, gamma, rows.dtype, maps.dtype, is_last(maps),
         precision(rows), hardware(device), device,
     )  # fmt: skip
 
@@ -212,24 +212,6 @@ class Pointers(NamedTuple):
     """Elements from one row to the next."""
     sample: int = 0
     """Elements from one sample to the next."""
-
-
-def source(tma: bool, tensor: Tensor, *tile: int) -> Descriptor | Pointers:
-    """[M, C] or [B, N, C], for ``load_rows`` and ``load_tile`` to read by such tiles."""
-    if tma:
-        return Descriptor(tensor, list(tile))
-    rows, columns = tensor.shape[-2:]
-    return Pointers(tensor, rows, columns, tensor.stride(-2), tensor.stride(0) if tensor.ndim == 3 else 0)
-
-
-def map_source(case: Case, tensor: Tensor, rows: int, columns: int, flat: bool = False) -> Descriptor | Pointers:
-    """A map, for ``load_map`` and ``store_map``; ``flat`` if the kernel sees all samples as one (``Case.runs``)."""
-    (batch, positions), channels = case.runs if flat else (case.batch, case.positions), case.channels
-    if not case.form.map_tma:
-        return Pointers(tensor, positions, channels, 0)
-    if case.form.last:
-        return Descriptor(tensor, [1, rows, columns], [batch, positions, channels])
-    return Descriptor(tensor, [1, columns, rows], [batch, channels, positions])
 
 
 def aligned(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The kernels as operators of torch: shapes for compilers, costs for counters."""
 
-# The views in the loop of _backward are made in its first round.
+# The views in the loop of backward are made in its first round.
 # pyright: reportPossiblyUnboundVariable=false
 
 import math
@@ -13,7 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from .attention import coefficients
 from .backward import branch_backward, factors_backward, weight_backward
-from .batchnorm import backward, standardise
+from .batchnorm import batch_norm, batch_norm_backward
 from .branch import apply, gradient_sums, moments
 from .launch import aligned, is_last
 from .output import composes, output, wide_output
@@ -21,7 +21,7 @@ from .output import composes, output, wide_output
 _library = torch.library.Library("cgnl", "FRAGMENT")
 
 
-def _backward(
+def backward(
     grad: Tensor,
     x: Tensor,
     theta: Tensor | None,
@@ -118,15 +118,15 @@ def _sums_backward(
     return ds * beta, -constant * (c * dc).sum(2)
 
 
-def _define(schema: str, function: Callable, fake: Callable, flops: Callable | None = None) -> Callable:
-    """An operator of this schema, called by compilers and counters; all others call the function itself.
+def _define(function: Callable, fake: Callable, flops: Callable | None = None) -> Callable:
+    """The operator ``fused_<name>`` for compilers and counters; all others call the function itself.
 
     What goes through torch's dispatcher costs Python as much as a kernel does. ``fake`` makes results without numbers,
     ``flops`` counts two operations for each multiply-add from the shapes of all tensors.
     """
     # Not torch.library.custom_op: its first call imports torch._dynamo, which takes seconds.
-    _library.define(schema)
-    name = schema.partition("(")[0]
+    name = f"fused_{function.__name__}"
+    _library.define(name + torch.library.infer_schema(function, mutates_args=()))
     _library.impl(name, lambda *arguments: function(*map(_align, arguments)), "CompositeExplicitAutograd")
     torch.library.register_fake(f"cgnl::{name}", fake, lib=_library)
     packet = getattr(torch.ops.cgnl, name)
@@ -204,46 +204,12 @@ def _backward_flops(_grad, x, _theta, weight, z_weight, c, *_, **__):
     return 2 * math.prod(x[:2]) * (2 * math.prod(weight) + 2 * math.prod(z_weight) + weight[0] * c[2])
 
 
-fused_coefficients = _define(
-    "fused_coefficients(Tensor x, Tensor weight, int groups, int first, float[] alphas, float gamma) -> Tensor",
-    coefficients, _fake_coefficients, _coefficients_flops,
-)  # fmt: skip
-fused_output = _define(
-    "fused_output(Tensor x, Tensor residual, Tensor theta, Tensor z_weight, Tensor? row_sums, Tensor c, Tensor[] norm, "
-    "float eps, int first, float gamma) -> Tensor",
-    output, _like_second, _output_flops,
-)  # fmt: skip
-fused_wide_output = _define(
-    "fused_wide_output(Tensor x, Tensor residual, Tensor theta, Tensor z_weight, Tensor c, Tensor[] norm, float eps) "
-    "-> Tensor",
-    wide_output, _like_second, _wide_output_flops,
-)  # fmt: skip
-fused_moments = _define(
-    "fused_moments(Tensor theta, Tensor z_weight, Tensor c, int first, float gamma) -> Tensor", moments, _fake_moments
-)
-fused_apply = _define(
-    "fused_apply(Tensor residual, Tensor theta, Tensor z_weight, Tensor c, Tensor affine, int first, float gamma) "
-    "-> Tensor",
-    apply, _like_first, _apply_flops,
-)  # fmt: skip
-fused_gradient_sums = _define(
-    "fused_gradient_sums(Tensor grad, Tensor theta, Tensor z_weight, Tensor c, Tensor means, int first, float gamma) "
-    "-> Tensor",
-    gradient_sums, _fake_gradient_sums,
-)  # fmt: skip
-fused_batch_norm = _define(
-    "fused_batch_norm(Tensor moments, Tensor c, Tensor? row_sums, Tensor weight, Tensor bias, int positions, "
-    "float eps, int first, bool dot) -> (Tensor, Tensor)",
-    standardise, _fake_batch_norm,
-)  # fmt: skip
-fused_batch_norm_backward = _define(
-    "fused_batch_norm_backward(Tensor sums, Tensor moments, Tensor c, Tensor? row_sums, Tensor weight, "
-    "Tensor standard, Tensor found, int positions, int first, bool dot) -> (Tensor, Tensor, Tensor)",
-    backward, _fake_batch_norm_backward,
-)  # fmt: skip
-fused_backward = _define(
-    "fused_backward(Tensor grad, Tensor x, Tensor? theta, Tensor weight, Tensor z_weight, Tensor c, Tensor factors, "
-    "Tensor coefficient, int first, float[] alphas, float gamma, float constant, Tensor? beta, bool residual) "
-    "-> (Tensor, Tensor, Tensor)",
-    _backward, _fake_backward, _backward_flops,
-)  # fmt: skip
+fused_coefficients = _define(coefficients, _fake_coefficients, _coefficients_flops)
+fused_output = _define(output, _like_second, _output_flops)
+fused_wide_output = _define(wide_output, _like_second, _wide_output_flops)
+fused_moments = _define(moments, _fake_moments)
+fused_apply = _define(apply, _like_first, _apply_flops)
+fused_gradient_sums = _define(gradient_sums, _fake_gradient_sums)
+fused_batch_norm = _define(batch_norm, _fake_batch_norm)
+fused_batch_norm_backward = _define(batch_norm_backward, _fake_batch_norm_backward)
+fused_backward = _define(backward, _fake_backward, _backward_flops)

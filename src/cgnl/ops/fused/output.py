@@ -13,22 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import (
-    Case,
-    Hardware,
-    Launch,
-    Tile,
-    cdiv,
-    constants,
-    find_case,
-    is_dot,
-    map_source,
-    plan,
-    power_of_two,
-    project,
-    source,
-)
-from .series import value
+from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, is_dot, plan, power_of_two, project
+from .series import respond
 from .tiles import add, find_tile, halves, load_map, load_rows, load_tile, store_map
 
 
@@ -52,60 +38,6 @@ def find_samples(b, n, length, N, form, ROWS: tl.constexpr):
     """The sample of each row of a tile, and whether there is one. [ROWS]"""
     r = n + tl.arange(0, ROWS)
     return (r // N if form.last else b + r * 0), r < length
-
-
-@triton.jit
-def write_group(
-    theta,  # [ROWS, SLOT]
-    group,
-    b,
-    n,
-    z_weight,  # [C, width]
-    coefficients,  # [B, G, terms]
-    length,
-    N,
-    groups,
-    row_sums,
-    mean,
-    variance,
-    weight,
-    bias,
-    residual,
-    out,
-    C,
-    eps,
-    normed: tl.constexpr,
-    form,
-    ROWS: tl.constexpr,
-    SLOT: tl.constexpr,
-    OUT: tl.constexpr,
-):
-    """y of one group, W_z y, and what is added to X."""
-    width: tl.constexpr = form.inner_per_group
-    wide: tl.constexpr = form.channels_per_group
-    i = tl.arange(0, SLOT)[:, None]
-    sample, present = find_samples(b, n, length, N, form, ROWS)
-    present = present & (sample * 0 + group < groups)
-    c = coefficients + (sample * groups + group) * form.terms  # [ROWS]
-    c_0 = tl.load(c, present, 0.0)[:, None]  # for the dot kernel the only one
-    top = 1.0
-    if form.dot:
-        y = theta.to(z_weight.dtype.element_ty)
-    else:
-        response = value(theta, c[:, None], present[:, None], form.first, form.terms, form.gamma)
-        if form.rescale:
-            top = tl.maximum(tl.max(tl.abs(response)), 1e-30)
-        y = (response / top).to(z_weight.dtype.element_ty)
-    for start in tl.static_range(0, wide, OUT):
-        channel = group * wide + start + tl.arange(0, OUT)[None, :]
-        w = tl.load(z_weight + channel * width + i, (i < width) & (channel < C), 0.0)  # [SLOT, OUT]
-        z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
-        if form.dot:
-            z *= c_0
-        if form.rescale:
-            z *= top
-        write(z, c_0, b, n, group * wide + start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
-              normed, form, ROWS, OUT)  # fmt: skip
 
 
 @triton.jit
@@ -141,21 +73,34 @@ def output_fwd_kernel(
     z = y @ w_z.T  # of each group
     out = residual + (z - mean) / sqrt(variance + eps) * weight + bias
     """
+    width: tl.constexpr = form.inner_per_group
+    wide: tl.constexpr = form.channels_per_group
     across = tl.cdiv(groups, together)
-    group = tl.program_id(0) % across * together
+    first_group = tl.program_id(0) % across * together
     b, n = find_tile(tl.program_id(0) // across, length, form, ROWS)
-    rest = (row_sums, mean, variance, weight, bias, residual, out, C, eps)
     theta = tl.zeros((ROWS, together * SLOT), tl.float32)
     for k in range(0, C, DEPTH):
-        w = load_rows(theta_weight, group * form.inner_per_group, k, together * SLOT, DEPTH, form.tma)
+        w = load_rows(theta_weight, first_group * width, k, together * SLOT, DEPTH, form.tma)
         theta = tl.dot(load_map(x, b, n, k, form, ROWS, DEPTH), w.T, theta, input_precision=form.precision)
-    if together == 1:
-        write_group(theta, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
-    else:
-        one, two = halves(theta, ROWS, SLOT)
-        write_group(one, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
-        group += 1
-        write_group(two, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
+    i = tl.arange(0, SLOT)[:, None]
+    thetas = (theta,) if together == 1 else halves(theta, ROWS, SLOT)
+    for j in tl.static_range(together):
+        group = first_group + j
+        sample, present = find_samples(b, n, length, N, form, ROWS)
+        present = present & (sample * 0 + group < groups)
+        c = coefficients + (sample * groups + group) * form.terms  # [ROWS]
+        c_0 = tl.load(c, present, 0.0)[:, None]  # for the dot kernel the only one
+        y, top = respond(thetas[j], c[:, None], present[:, None], z_weight.dtype.element_ty, form)
+        for start in tl.static_range(0, wide, OUT):
+            channel = group * wide + start + tl.arange(0, OUT)[None, :]
+            w = tl.load(z_weight + channel * width + i, (i < width) & (channel < C), 0.0)  # [SLOT, OUT]
+            z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
+            if form.dot:
+                z *= c_0
+            if form.rescale:
+                z *= top
+            write(z, c_0, b, n, group * wide + start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
+                  normed, form, ROWS, OUT)  # fmt: skip
 
 
 @triton.jit
@@ -236,9 +181,9 @@ class Plan(NamedTuple):
 
 
 @plan
-def make_plan(case: Case, eps: float, normed: bool, tile: Tile | None) -> Plan:
+def make_plan(case: Case, eps: float, normed: bool) -> Plan:
     form = case.form
-    tile = tile or choose_tile(case.dtype, form.precision, case.on)
+    tile = choose_tile(case.dtype, form.precision, case.on)
     slot = power_of_two(form.inner_per_group)
     together = max(1, min(2, tile.columns // slot)) if slot == form.inner_per_group else 1
     block = min(OUT, math.gcd(form.channels_per_group, 1 << 30))  # a power of two that divides a group
@@ -262,22 +207,21 @@ def output(
     eps: float,
     first: int,
     gamma: float,
-    tile: Tile | None = None,
 ) -> Tensor:
     """residual + norm(W_z y) for x [B, N, C]; norm is its mean, variance, weight and bias, each [C], or nothing."""
     (inner, channels), (_, groups, terms) = theta.shape, coefficients.shape
-    case = find_case(x, channels, inner, groups, first, terms, gamma, residual)
-    tile, slot, together, block, launch = make_plan(case, eps, bool(norm), tile)
+    case = find_case(x, residual, channels, inner, groups, first, terms, gamma)
+    tile, slot, together, block, launch = make_plan(case, eps, bool(norm))
     out = torch.empty_like(residual)
     launch(
-        map_source(case, x, tile.rows, tile.depth, flat=True),
-        source(case.on.tma, theta, together * slot, tile.depth),
+        case.map_source(x, tile.rows, tile.depth, flat=True),
+        case.source(theta, together * slot, tile.depth),
         z_weight,
         coefficients,
         coefficients if row_sums is None else row_sums,
         *(norm or [coefficients] * 4),
-        map_source(case, residual, tile.rows, block, flat=True),
-        map_source(case, out, tile.rows, block, flat=True),
+        case.map_source(residual, tile.rows, block, flat=True),
+        case.map_source(out, tile.rows, block, flat=True),
     )
     return out
 
@@ -328,22 +272,22 @@ def wide_output(
 ) -> Tensor:
     """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``output``."""
     (inner, channels), groups = theta.shape, coefficients.shape[1]
-    case = find_case(x, channels, inner, groups, 1, 1, 0.0, residual)
+    case = find_case(x, residual, channels, inner, groups, 1, 1, 0.0)
     product, sizes = z_weight, None
     if composed := composes(channels, inner, inner // groups):
         product, sizes = compose(z_weight, theta, groups)
-        operand = map_source(case, x, WIDE.rows, WIDE.depth, flat=True)
+        operand = case.map_source(x, WIDE.rows, WIDE.depth, flat=True)
     else:
-        operand = source(case.on.tma, project(x, theta).view(*case.runs, -1), 1, WIDE.rows, WIDE.depth)
+        operand = case.source(project(x, theta).view(*case.runs, -1), 1, WIDE.rows, WIDE.depth)
     launch = make_wide_plan(case, product.shape[1], eps, bool(norm), composed, sizes is not None)
     out = torch.empty_like(residual)
     launch(
         operand,
-        source(case.on.tma, product, WIDE.columns, WIDE.depth),
+        case.source(product, WIDE.columns, WIDE.depth),
         coefficients if sizes is None else sizes,
         coefficients,
         *(norm or [coefficients] * 4),
-        map_source(case, residual, WIDE.rows, OUT, flat=True),
-        map_source(case, out, WIDE.rows, OUT, flat=True),
+        case.map_source(residual, WIDE.rows, OUT, flat=True),
+        case.map_source(out, WIDE.rows, OUT, flat=True),
     )
     return out

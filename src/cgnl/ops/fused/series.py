@@ -42,6 +42,20 @@ def value(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: t
 
 
 @triton.jit
+def respond(theta, coefficient, ok, dtype: tl.constexpr, form):
+    """y less c_0 as a product takes it, and the peak that it was divided by. For the dot kernel y is theta itself."""
+    top = 1.0
+    if form.dot:
+        y = theta
+    else:
+        y = value(theta.to(tl.float32), coefficient, ok, form.first, form.terms, form.gamma)
+        if form.rescale:
+            top = tl.maximum(tl.max(tl.abs(y)), 1e-30)
+            y /= top
+    return y.to(dtype), top
+
+
+@triton.jit
 def slope(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: tl.constexpr):
     """The derivative of ``value`` by x."""
     total = x * 0
