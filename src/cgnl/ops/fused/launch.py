@@ -100,7 +100,7 @@ def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, 
     return Series(groups, first, alphas, kernel.envelope, kernel.constant, dot)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Case:
     """What plans are made for. ``find_case`` gives the same object for the same case, so plans are found at once."""
 
@@ -120,12 +120,11 @@ class Case:
     on: Hardware
     device: torch.device
 
-    @functools.cached_property
-    def form(self) -> Form:
+    def __post_init__(self):
         dot, last = is_dot(self.first, self.terms, self.gamma), self.last
         row = self.positions * min(self.dtype.itemsize, self.map_dtype.itemsize)
         map_tma = self.on.tma and (last or row % 16 == 0)  # rows that are copied begin at multiples of 16 bytes
-        return Form(
+        self.form = Form(
             self.inner // self.groups, self.channels // self.groups, self.first, self.terms, self.gamma, dot,
             self.dtype == torch.float16 and not dot, self.precision, self.on.tma, map_tma, last,
             1 if last else math.gcd(self.positions, 16),
