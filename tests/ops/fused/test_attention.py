@@ -12,7 +12,7 @@ def check(sizes, form, dtype, tolerance):
     x = draw(sizes.batch, sizes.positions, sizes.channels, dtype=dtype)
     phi, g = (draw(sizes.inner, sizes.channels, dtype=dtype, scale=sizes.channels**-0.5) for _ in range(2))
     alphas = ALPHAS[: form.terms]
-    found = attention.coefficients(x, torch.stack((phi, g)), sizes.groups, form.first, alphas, form.gamma)
+    found = attention.fused_coefficients(x, torch.stack((phi, g)), sizes.groups, form.first, alphas, form.gamma)
     phi_, g_ = (grouped(x.double() @ w.double().t(), sizes.groups) for w in (phi, g))
     sums = torch.einsum("bngik,bngi->bgk", powers(phi_, form), g_)
     truth = sums * torch.tensor(alphas, device=x.device).double() ** 2
@@ -40,7 +40,7 @@ def test_coefficients_are_shared_out_over_processors():
 
 def test_coefficients_keep_weights_whose_square_float32_cannot_hold():
     x, weight = torch.full((1, 1, 16), 1e3, device=DEVICE), torch.eye(16, device=DEVICE).expand(2, 16, 16).contiguous()
-    found = attention.coefficients(x, weight, 2, 1, [1e-23], 0.0)
+    found = attention.fused_coefficients(x, weight, 2, 1, [1e-23], 0.0)
     assert (
         relative_error(found, torch.full((1, 2, 1), 8e6 * 1e-46, device=DEVICE)) < 1e-2
     )  # a float32 with few bits left

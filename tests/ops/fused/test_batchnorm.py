@@ -40,7 +40,7 @@ def make(case):
 def test_standardise_is_that_of_norm(case):
     mine, plain = make(case)
     expected = norms.standardise(*plain)
-    standard, (mean, variance, p) = batchnorm.batch_norm(*mine)
+    standard, (mean, variance, p) = batchnorm.fused_batch_norm(*mine)
     parts = {"affine": standard[:2], "q": standard[2], "mean": mean, "variance": variance, "p": p}
     for name, found in parts.items():
         assert relative_error(found, getattr(expected, name).expand(found.shape)) < 2e-6, name
@@ -57,7 +57,7 @@ def test_backward_is_that_of_norm(case):
     )
     p, q = torch.zeros(3, channels).to(sums), torch.zeros(3, batch, channels).to(sums)
     p[2], q[2] = standard.p, standard.q
-    factors, extra, grads = batchnorm.batch_norm_backward(
+    factors, extra, grads = batchnorm.fused_batch_norm_backward(
         sums, moments, c, row_sums, weight, q, p, positions, first, dot
     )
     assert relative_error(factors, expected.factors) < 2e-6
@@ -82,7 +82,7 @@ def test_standardise_keeps_the_rest_beside_a_large_constant():
     moments = torch.stack((draw(batch, channels), draw(batch, channels).square() * 9))
     c = torch.full((batch, 1, 1), 1e6, device=moments.device)
     one = moments.new_ones(channels)
-    (scale, shift, _), _ = batchnorm.batch_norm(moments, c, one, one, one, 9, EPS, 0, False)
-    (plain, without, _), _ = batchnorm.batch_norm(moments, 0 * c, one, one, one, 9, EPS, 0, False)
+    (scale, shift, _), _ = batchnorm.fused_batch_norm(moments, c, one, one, one, 9, EPS, 0, False)
+    (plain, without, _), _ = batchnorm.fused_batch_norm(moments, 0 * c, one, one, one, 9, EPS, 0, False)
     assert relative_error(scale, plain) < 1e-6
     assert relative_error(shift, without) < 1e-6

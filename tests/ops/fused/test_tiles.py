@@ -10,13 +10,13 @@ from tests.ops.fused.helpers import SIZES, draw
 
 def coefficients(sizes, dtype):
     x, weight = draw(2, sizes.positions, sizes.channels, dtype=dtype), draw(2, sizes.inner, sizes.channels, dtype=dtype)
-    return lambda: attention.coefficients(x, weight, sizes.groups, 0, [1.0, 0.5], 0.0)
+    return lambda: attention.fused_coefficients(x, weight, sizes.groups, 0, [1.0, 0.5], 0.0)
 
 
 def project_output(sizes, dtype):
     x, theta = draw(2, sizes.positions, sizes.channels, dtype=dtype), draw(sizes.inner, sizes.channels, dtype=dtype)
     z_weight, c = draw(sizes.channels, sizes.width, dtype=dtype), draw(2, sizes.groups, 1)
-    return lambda: output.output(x, x, theta, z_weight, None, c, [], 0.0, 1, 0.0)
+    return lambda: output.fused_output(x, x, theta, z_weight, None, c, [], 0.0, 1, 0.0)
 
 
 def apply_branch(sizes, dtype):
@@ -24,7 +24,7 @@ def apply_branch(sizes, dtype):
     theta = draw(2, sizes.positions, 3 * sizes.inner, dtype=dtype)[..., : sizes.inner]  # others lie beside it
     z_weight, c = draw(sizes.channels, sizes.width, dtype=dtype), draw(2, sizes.groups, 1)
     affine = draw(2, 2, sizes.channels)
-    return lambda: branch.apply(rows, theta, z_weight, c, affine, 1, 0.0)
+    return lambda: branch.fused_apply(rows, theta, z_weight, c, affine, 1, 0.0)
 
 
 def go_back(sizes, dtype):

@@ -5,7 +5,6 @@ The norm's part is settled before: dz = a dO + u + v z, with a, u, v of each sam
 
 # Kernels are read by Triton, not run by Python.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
 
 from typing import Any
 
@@ -40,21 +39,15 @@ def branch_bwd_kernel(
     grad_x,  # [B, N, C], or anything
     grad_z,  # dW_z: [B, parts, C, width]
     grad_c,  # [B, parts, terms, I], to be summed over the channels of a group
-    N,
-    groups,
-    steps,
-    stride,
+    N, groups, steps, stride,
     residual: tl.constexpr,  # whether dO is dX's first part, and is copied
-    form,
-    cut,
-):
+    form, cut,
+):  # fmt: skip
     """All gradients of W_z y for a few groups that fit into a tile. theta may be overwritten by its gradient.
 
     For the dot kernel y is theta, and there is no gradient of its coefficient.
     """
     width: tl.constexpr = form.inner_per_group
-    first: tl.constexpr = form.first
-    terms: tl.constexpr = form.terms
     part, b, parts = tl.program_id(1), tl.program_id(2), tl.num_programs(1)
     group, o, inside = find_place(groups, form, cut)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
@@ -62,7 +55,7 @@ def branch_bwd_kernel(
     known = (i < cut.together * width) & (group * width + i < groups * width)
     w = weight_tile(z_weight, group, o, inside, 0, form, cut)
     a, u, v = norm_factors(factors, b, C, start + o, inside)
-    c = coefficients + (b * groups + group + i[None, :] // width) * terms
+    c = coefficients + (b * groups + group + i[None, :] // width) * form.terms
     dw = tl.zeros((cut.depth, cut.out), tl.float32)
     slots: tl.constexpr = 16
     slot = tl.arange(0, slots)[:, None]
@@ -94,14 +87,14 @@ def branch_bwd_kernel(
             x = t.to(tl.float32)
             power = dt
             if form.gamma > 0:
-                if first == 0:
+                if form.first == 0:
                     dc += tl.where(slot == 0, tl.sum(dt * expm1(x * x * -form.gamma), 0)[None, :], 0.0)
                 power *= envelope(x, form.gamma)
-            for p in tl.static_range(1, first + terms):
+            for p in tl.static_range(1, form.first + form.terms):
                 power *= x
-                if p >= first:
-                    dc += tl.where(slot == p - first, tl.sum(power, 0)[None, :], 0.0)
-            dt *= slope(x, c, known[None, :], first, terms, form.gamma)
+                if p >= form.first:
+                    dc += tl.where(slot == p - form.first, tl.sum(power, 0)[None, :], 0.0)
+            dt *= slope(x, c, known[None, :], form.first, form.terms, form.gamma)
         tl.store(grad_theta + row * stride + group * width + r * stride + i[None, :], dt, here & known[None, :])
     i = i[:, None]
     same = (i // width == o[None, :] // form.channels_per_group) & known[:, None] & inside[None, :]
@@ -109,8 +102,8 @@ def branch_bwd_kernel(
     tl.store(place, dw, same)
     if not form.dot:
         i = tl.arange(0, cut.depth)[None, :]
-        place = grad_c + ((b * parts + part) * terms + slot) * (groups * width) + group * width + i
-        tl.store(place, dc, (slot < terms) & known[None, :])
+        place = grad_c + ((b * parts + part) * form.terms + slot) * (groups * width) + group * width + i
+        tl.store(place, dc, (slot < form.terms) & known[None, :])
 
 
 @triton.jit
@@ -122,13 +115,10 @@ def dz_bwd_kernel(
     grad,  # dO: [B, N, C]
     grad_x,  # [B, N, C], or anything
     grad_z,  # dz: [B, N, C], where channels come last
-    N,
-    groups,
-    steps,
+    N, groups, steps,
     residual: tl.constexpr,  # whether dO is dX's first part, and is copied
-    form,
-    cut,
-):
+    form, cut,
+):  # fmt: skip
     """dz = a dO + u + v z."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = find_place(groups, form, cut)
@@ -155,19 +145,10 @@ def response_bwd_kernel(
     grad_theta,  # [B, N, grad_stride]
     y,  # [G, B N, width]
     grad_c,  # [B, parts, terms, I]
-    stride,
-    grad_stride,
-    N,
-    groups,
-    form,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    stride, grad_stride, N, groups, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """y and the gradients of theta and of the coefficients, element by element. theta may be overwritten."""
     width: tl.constexpr = form.inner_per_group
-    first: tl.constexpr = form.first
-    terms: tl.constexpr = form.terms
-    gamma: tl.constexpr = form.gamma
     part, b = tl.program_id(1), tl.program_id(2)
     parts, rows = tl.num_programs(1), tl.num_programs(2).to(tl.int64) * N
     across = tl.cdiv(width, COLUMNS)
@@ -178,24 +159,24 @@ def response_bwd_kernel(
     x = tl.load(theta + row * stride + r * stride + group * width + i, ok, 0.0).to(tl.float32)
     grouped = (group * rows + row) * width
     dy = tl.load(grad_y + grouped + r * width + i, ok, 0.0).to(tl.float32)
-    c = coefficients + (b * groups + group) * terms + i * 0
+    c = coefficients + (b * groups + group) * form.terms + i * 0
     place = grad_theta + row * grad_stride + r * grad_stride + group * width + i
     if form.dot:
         tl.store(y + grouped + r * width + i, x, ok)
         tl.store(place, dy, ok)
     else:
-        tl.store(y + grouped + r * width + i, value(x, c, i < width, first, terms, gamma), ok)
-        tl.store(place, dy * slope(x, c, i < width, first, terms, gamma), ok)
-        out = grad_c + (b * parts + part).to(tl.int64) * terms * groups * width + group * width + i
+        tl.store(y + grouped + r * width + i, value(x, c, i < width, form.first, form.terms, form.gamma), ok)
+        tl.store(place, dy * slope(x, c, i < width, form.first, form.terms, form.gamma), ok)
+        out = grad_c + (b * parts + part).to(tl.int64) * form.terms * groups * width + group * width + i
         power = dy
-        if first == 0:
-            tl.store(out, tl.sum(dy * expm1(x * x * -gamma), 0)[None, :], i < width)
-        if gamma > 0:
-            power *= envelope(x, gamma)
-        for p in tl.static_range(1, first + terms):
+        if form.first == 0:
+            tl.store(out, tl.sum(dy * expm1(x * x * -form.gamma), 0)[None, :], i < width)
+        if form.gamma > 0:
+            power *= envelope(x, form.gamma)
+        for p in tl.static_range(1, form.first + form.terms):
             power *= x
-            if p >= first:
-                tl.store(out + (p - first) * groups * width, tl.sum(power, 0)[None, :], i < width)
+            if p >= form.first:
+                tl.store(out + (p - form.first) * groups * width, tl.sum(power, 0)[None, :], i < width)
 
 
 @triton.jit
@@ -204,17 +185,9 @@ def factors_bwd_kernel(
     g,  # [B, N, stride]
     grad_sums,  # [B, G, terms]
     grad_squares,  # [B, G], of sum phi^2, or anything
-    stride,
-    N,
-    groups,
-    squares: tl.constexpr,
-    width: tl.constexpr,
-    first: tl.constexpr,
-    terms: tl.constexpr,
-    gamma: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    stride, N, groups, squares: tl.constexpr, width: tl.constexpr, first: tl.constexpr, terms: tl.constexpr,
+    gamma: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """phi and g become their gradients: of sum_i exp(-gamma phi_i^2) phi_i^p g_i, and of sum_i phi_i^2."""
     i = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     b, r = tl.program_id(2), tl.arange(0, ROWS)[:, None]
@@ -242,16 +215,9 @@ def is_narrow(case: Case) -> bool:
 
 
 def branch_backward(
-    grad: Tensor,
-    theta: Tensor,
-    z_weight: Tensor,
-    c: Tensor,
-    factors: Tensor,
-    grad_theta: Tensor,
-    grad_x: Tensor | None,
-    first: int,
-    gamma: float,
-) -> tuple[Tensor, Tensor | None]:
+    grad: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, factors: Tensor, grad_theta: Tensor,
+    grad_x: Tensor | None, first: int, gamma: float,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Writes dtheta, and dO into grad_x; returns dW_z [C, width] and the gradients of the coefficients [B, G, K].
 
     grad is dO [B, N, C], factors [B, 3, C]; theta and grad_theta are [B, N, I] and may be the same. The dot kernel's
@@ -293,7 +259,7 @@ def make_wide_plan(case: Case, stride: int, grad_stride: int, residual: bool) ->
 
 def _wide(case: Case, grad, theta, z_weight, c, factors, grad_theta, grad_x) -> tuple[Tensor, Tensor]:
     form, groups = case.form, case.groups
-    cut, write_dz, respond = make_wide_plan(case, theta.stride(1), grad_theta.stride(1), grad_x is not None)
+    cut, write_dz, write_response = make_wide_plan(case, theta.stride(1), grad_theta.stride(1), grad_x is not None)
     dtype = torch.float32 if form.rescale else theta.dtype
     dz = grad.new_empty(grad.shape, dtype=dtype)
     theta_, grad_ = case.source(theta, 1, cut.rows, cut.depth), case.map_source(grad, cut.rows, cut.out)
@@ -301,8 +267,8 @@ def _wide(case: Case, grad, theta, z_weight, c, factors, grad_theta, grad_x) -> 
     dz = dz.view(-1, groups, form.channels_per_group).transpose(0, 1)  # [G, B N, wide]
     dy = dz @ z_weight.view(groups, form.channels_per_group, form.inner_per_group).to(dtype)  # [G, B N, width]
     y = torch.empty_like(dy)
-    grad_c = c.new_empty((case.batch, respond.grid[1], form.terms, case.inner))
-    respond(theta, c, dy, grad_theta, y, grad_c)
+    grad_c = c.new_empty((case.batch, write_response.grid[1], form.terms, case.inner))
+    write_response(theta, c, dy, grad_theta, y, grad_c)
     return (dz.transpose(1, 2) @ y).float().flatten(0, 1), grad_c
 
 
@@ -311,16 +277,10 @@ def weight_bwd_kernel(
     grad,  # [B, N, I]
     x,  # [B, N, C]
     sums,  # [parts, I, C]
-    samples,
-    N,
-    I,  # noqa: E741
-    C,
+    samples, N, I, C,  # noqa: E741
     each,  # tiles of positions in a part
-    form,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    form, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """The weight's gradient over a part of all tiles of positions: ``grad.flatten(0, 1).T @ x.flatten(0, 1)``."""
     across, tiles = tl.cdiv(C, COLUMNS), tl.cdiv(N, DEPTH)
     row, column = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * COLUMNS
@@ -374,6 +334,7 @@ def weight_backward(grad: Tensor, x: Tensor) -> Tensor:
 def make_factors_plan(
     shape: torch.Size, groups: int, stride: int, squares: bool, first: int, terms: int, gamma: float, *_like: Any
 ) -> Launch:
+    """For phi and g of this shape, dtype and device."""
     batch, positions, inner = shape
     rows, columns = 32, min(256, power_of_two(inner))
     return Launch(

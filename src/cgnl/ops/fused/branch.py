@@ -9,9 +9,9 @@ it works on the last. These sizes are those of its ``Cut``.
 """
 
 # Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import Case, Launch, cdiv, constants, find_case, plan, power_of_two
+from .operators import torch_operator
 from .series import respond
 from .tiles import add, load_map, load_tile, store_inside
 
@@ -82,12 +83,8 @@ def moments_fwd_kernel(
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     moments,  # [2, B, parts, C]
-    N,
-    groups,
-    steps,
-    form,
-    cut,
-):
+    N, groups, steps, form, cut,
+):  # fmt: skip
     """Mean of z over a part of a sample's positions, and the sum of squares about it."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = find_place(groups, form, cut)
@@ -120,10 +117,8 @@ def merge_moments_fwd_kernel(
     merged,  # [2, B, C]
     N,
     each,  # positions of a part; the last has what is left
-    C,
-    parts,
-    CHANNELS: tl.constexpr,
-):
+    C, parts, CHANNELS: tl.constexpr,
+):  # fmt: skip
     """Moments of parts to those of the whole, by Chan's rule."""
     channel, b = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS), tl.program_id(1)
     inside, samples = channel < C, tl.num_programs(1)
@@ -147,12 +142,8 @@ def apply_fwd_kernel(
     affine,  # scale and shift: [2, B, C]
     residual,  # [B, N, C]
     out,  # [B, N, C]
-    N,
-    groups,
-    steps,
-    form,
-    cut,
-):
+    N, groups, steps, form, cut,
+):  # fmt: skip
     """residual + (scale z + shift)."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = find_place(groups, form, cut)
@@ -176,12 +167,8 @@ def gradient_sums_bwd_kernel(
     means,  # [B, C]
     grad,  # [B, N, C]
     sums,  # [2, B, parts, C]
-    N,  # noqa: ARG001
-    groups,
-    steps,
-    form,
-    cut,
-):
+    N, groups, steps, form, cut,  # noqa: ARG001
+):  # fmt: skip
     """Sums of dO and of dO (z - mean) over a part of a sample's positions."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = find_place(groups, form, cut)
@@ -269,24 +256,22 @@ def make_plan(kernel: Any, waves: int, warps: int, case: Case) -> tuple[Cut, Lau
 
 @plan
 def make_moments_plan(case: Case) -> tuple[Cut, Launch, Launch | None]:
-    """With a launch that merges parts, where there are several."""
+    """And a launch that merges parts, where there are several."""
     cut, launch = make_plan(moments_fwd_kernel, 2, 8, case)
     (_, parts, _), steps = choose_grid(cut, case, 2)
     if parts == 1:
         return cut, launch, None
-    grid = cdiv(case.channels, 256), case.batch
-    each = steps * cut.rows
-    merge = Launch(merge_moments_fwd_kernel, grid, 4, 1, case.positions, each, case.channels, parts, 256)
-    return cut, launch, merge
+    grid, sizes = (cdiv(case.channels, 256), case.batch), (case.positions, steps * cut.rows, case.channels, parts, 256)
+    return cut, launch, Launch(merge_moments_fwd_kernel, grid, 4, 1, *sizes)
 
 
 def find_branch_case(theta: Tensor, maps: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Case:
     """For theta [B, N, I], or a part of a wider tensor."""
-    _, groups, terms = c.shape
-    return find_case(theta, maps, len(z_weight), theta.shape[2], groups, first, terms, gamma)
+    return find_case(theta, maps, len(z_weight), theta.shape[2], c.shape[1], first, c.shape[2], gamma)
 
 
-def moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Tensor:
+@torch_operator(fake=lambda theta, z_weight, *_: theta.new_empty((2, len(theta), len(z_weight)), dtype=torch.float32))
+def fused_moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Tensor:
     """Mean of z over the positions of each sample, and the sum of squares about it. [2, B, C]"""
     case = find_branch_case(theta, theta, z_weight, c, first, gamma)
     cut, launch, merge = make_moments_plan(case)
@@ -298,7 +283,11 @@ def moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float
     return merged
 
 
-def apply(
+@torch_operator(
+    fake=lambda residual, *_: torch.empty_like(residual),
+    flops=lambda _, theta, z_weight, c, *__: 2 * math.prod(theta[:2]) * (theta[2] * c[2] + math.prod(z_weight)),
+)
+def fused_apply(
     residual: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, affine: Tensor, first: int, gamma: float
 ) -> Tensor:
     """residual + (scale z + shift), [B, N, C]; affine begins with scale and shift, each [B, C]."""
@@ -310,7 +299,8 @@ def apply(
     return out
 
 
-def gradient_sums(
+@torch_operator(fake=lambda grad, *_: grad.new_empty((2, len(grad), grad.shape[2]), dtype=torch.float32))
+def fused_gradient_sums(
     grad: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, means: Tensor, first: int, gamma: float
 ) -> Tensor:
     """Sums over the positions of each sample of dO, and of dO (z - mean), [2, B, C]; means begins with [B, C]."""

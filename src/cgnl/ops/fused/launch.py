@@ -96,8 +96,8 @@ def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, 
     first, alpha_squared = reference.leading(kernel)
     factor = reference.scale_factor(scale, positions, width)
     alphas = tuple(math.sqrt(a) * math.sqrt(factor) for a in alpha_squared)
-    dot = is_dot(first, len(alphas), kernel.envelope)
-    return Series(groups, first, alphas, kernel.envelope, kernel.constant, dot)
+    gamma = kernel.envelope
+    return Series(groups, first, alphas, gamma, kernel.constant, is_dot(first, len(alphas), gamma))
 
 
 @dataclass(eq=False)

@@ -12,9 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .batchnorm import MOST
+from .batchnorm import MOST, fused_batch_norm, fused_batch_norm_backward
 from .launch import Series
-from .operators import fused_batch_norm, fused_batch_norm_backward
 
 
 class Norm(NamedTuple):
@@ -27,6 +26,7 @@ class Norm(NamedTuple):
     """Processes that normalise together, where there are several."""
 
     def has_kernels(self, batch: int) -> bool:
+        """Whether one kernel does it all, and another its gradient."""
         return self.kind == "batch" and self.process_group is None and batch <= MOST
 
 
@@ -64,19 +64,12 @@ def expand_groups(numbers: Tensor, channels: int) -> Tensor:
 
 
 def standardise(
-    norm: Norm,
-    fixed: tuple[Tensor, Tensor] | None,
-    moments: Tensor | None,
-    c: Tensor,
-    row_sums: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    positions: int,
-    series: Series,
-) -> Standard:
+    norm: Norm, fixed: tuple[Tensor, Tensor] | None, moments: Tensor | None, c: Tensor, row_sums: Tensor | None,
+    weight: Tensor, bias: Tensor, positions: int, series: Series,
+) -> Standard:  # fmt: skip
     """From a fixed mean and variance [C], or from the moments of z [2, B, C]; row_sums [C] if there is a p = 0 term."""
     batch = c.shape[0]
-    if norm.has_kernels(batch):
+    if moments is not None and norm.has_kernels(batch):
         standard, found = fused_batch_norm(
             moments, c, row_sums, weight, bias, positions, norm.eps, series.first, series.dot
         )
@@ -103,7 +96,7 @@ def standardise(
 
 
 def _over_group(means: Tensor, squares: Tensor, constant: Tensor, positions: int, groups: int, eps: float):
-    means, squares = ((t).unflatten(1, (groups, -1)) for t in (means + constant, squares))  # [B, G, C / G]
+    means, squares = (t.unflatten(1, (groups, -1)) for t in (means + constant, squares))  # [B, G, C / G]
     mean = means.mean(2, keepdim=True)
     variance = (squares + positions * (means - mean).square()).mean(2, keepdim=True) / positions  # [B, G, 1]
     mean, variance = (t.expand_as(means).flatten(1) for t in (mean, variance))
@@ -138,20 +131,11 @@ def _over_processes(group: Any, mean: Tensor, squares: Tensor, count: float) -> 
 
 
 def standardise_backward(
-    norm: Norm,
-    count: Tensor | float,
-    sums: Tensor,
-    moments: Tensor | None,
-    c: Tensor,
-    row_sums: Tensor | None,
-    weight: Tensor,
-    p: Tensor,
-    q: Tensor,
-    positions: int,
-    series: Series,
-) -> Gradients:
+    norm: Norm, count: Tensor | float, sums: Tensor, moments: Tensor | None, c: Tensor, row_sums: Tensor | None,
+    weight: Tensor, p: Tensor, q: Tensor, positions: int, series: Series,
+) -> Gradients:  # fmt: skip
     """From the sums over positions of dO and of dO (z - mean), [2, B, C]."""
-    if norm.has_kernels(c.shape[0]):
+    if moments is not None and norm.has_kernels(c.shape[0]):
         factors, extra, grads = fused_batch_norm_backward(
             sums, moments, c, row_sums, weight, q, p, positions, series.first, series.dot
         )

@@ -1,12 +1,10 @@
 """The second half of the block in one kernel, for groups that fit into a tile: X in, X + norm(W_z y) out."""
 
 # Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportGeneralTypeIssues=false
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
@@ -14,12 +12,13 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, is_dot, plan, power_of_two, project
+from .operators import torch_operator
 from .series import respond
 from .tiles import add, find_tile, halves, load_map, load_rows, load_tile, store_map
 
 
 @triton.jit
-def write(z, c_0, b, n, start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
+def write(z, c_0, b, n, start, row_sums, norm, residual, out, C, eps,
           normed: tl.constexpr, form, ROWS: tl.constexpr, OUT: tl.constexpr):  # fmt: skip
     """X + norm(z) at OUT channels from ``start`` on; z [ROWS, OUT] still lacks the p = 0 term."""
     channel = start + tl.arange(0, OUT)[None, :]
@@ -27,6 +26,7 @@ def write(z, c_0, b, n, start, row_sums, mean, variance, weight, bias, residual,
     if form.first == 0:
         z += c_0 * tl.load(row_sums + channel, inside, 0.0)
     if normed:
+        mean, variance, weight, bias = norm
         scale = tl.load(weight + channel, inside, 0.0) * tl.rsqrt(tl.load(variance + channel, inside, 1.0) + eps)
         z = (z - tl.load(mean + channel, inside, 0.0)) * scale + tl.load(bias + channel, inside, 0.0)
     x = load_map(residual, b, n, start, form, ROWS, OUT).to(tl.float32)
@@ -47,25 +47,12 @@ def output_fwd_kernel(
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     row_sums,  # of W_z, where there is a p = 0 term: [C]
-    mean,  # of the norm, and so on: [C]
-    variance,
-    weight,
-    bias,
+    norm,  # its mean, variance, weight and bias: each [C]
     residual,  # [B, N, C]
     out,  # [B, N, C]
-    length,
-    N,
-    C,
-    groups,
-    eps,
-    normed: tl.constexpr,
-    form,
-    together: tl.constexpr,
-    ROWS: tl.constexpr,
-    SLOT: tl.constexpr,
-    DEPTH: tl.constexpr,
-    OUT: tl.constexpr,
-):
+    length, N, C, groups, eps, normed: tl.constexpr, form, together: tl.constexpr, ROWS: tl.constexpr,
+    SLOT: tl.constexpr, DEPTH: tl.constexpr, OUT: tl.constexpr,
+):  # fmt: skip
     """theta of one or two groups in registers, and each of them from there to the output::
 
     theta = x @ w_theta.T  # [B, N, I]
@@ -99,8 +86,8 @@ def output_fwd_kernel(
                 z *= c_0
             if form.rescale:
                 z *= top
-            write(z, c_0, b, n, group * wide + start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
-                  normed, form, ROWS, OUT)  # fmt: skip
+            at = group * wide + start
+            write(z, c_0, b, n, at, row_sums, norm, residual, out, C, eps, normed, form, ROWS, OUT)
 
 
 @triton.jit
@@ -109,27 +96,12 @@ def wide_output_fwd_kernel(
     product,  # [C, K]
     sizes,  # of the weight's rows: [C]
     coefficients,  # [B, G]
-    mean,  # of the norm, and so on: [C]
-    variance,
-    weight,
-    bias,
+    norm,  # its mean, variance, weight and bias: each [C]
     residual,  # [B, N, C]
     out,  # [B, N, C]
-    samples,
-    length,
-    N,
-    C,
-    K,
-    groups,
-    eps,
-    normed: tl.constexpr,
-    composed: tl.constexpr,
-    sized: tl.constexpr,
-    form,
-    ROWS: tl.constexpr,
-    OUT: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    samples, length, N, C, K, groups, eps, normed: tl.constexpr, composed: tl.constexpr, sized: tl.constexpr, form,
+    ROWS: tl.constexpr, OUT: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """A matrix product for twice OUT channels of one large group, times s, and what follows; the dot kernel only::
 
         z = s * (operand @ product.T)  # composed: X and W_z W_theta; otherwise theta and W_z
@@ -138,7 +110,6 @@ def wide_output_fwd_kernel(
     Two programs share a processor: one writes while the other multiplies.
     """
     across = C // (2 * OUT)
-    rest = (mean, mean, variance, weight, bias, residual, out, C, eps)
     for tile in tl.range(tl.program_id(0), samples * tl.cdiv(length, ROWS) * across, tl.num_programs(0)):
         start = tile % across * (2 * OUT)
         b, n = find_tile(tile // across, length, form, ROWS)
@@ -156,8 +127,8 @@ def wide_output_fwd_kernel(
         if sized:
             z *= tl.load(sizes + start + tl.arange(0, 2 * OUT))[None, :]
         left, right = halves(z, ROWS, OUT)
-        write(left, 0.0, b, n, start, *rest, normed, form, ROWS, OUT)
-        write(right, 0.0, b, n, start + OUT, *rest, normed, form, ROWS, OUT)
+        write(left, 0.0, b, n, start, sizes, norm, residual, out, C, eps, normed, form, ROWS, OUT)
+        write(right, 0.0, b, n, start + OUT, sizes, norm, residual, out, C, eps, normed, form, ROWS, OUT)
 
 
 OUT = 64
@@ -170,22 +141,14 @@ def choose_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
     return Tile(32, 32, 32, 4, 2) if precision == "ieee" else Tile(64, 64, 32, 4, 3)
 
 
-class Plan(NamedTuple):
-    tile: Tile
-    slot: int
-    """Columns that a group takes in a tile of theta."""
-    together: int
-    """Groups of a program."""
-    block: int
-    launch: Launch
-
-
 @plan
-def make_plan(case: Case, eps: float, normed: bool) -> Plan:
+def make_plan(case: Case, eps: float, normed: bool) -> tuple[Tile, int, Launch]:
+    """And the number of channels that are written at a time."""
     form = case.form
     tile = choose_tile(case.dtype, form.precision, case.on)
-    slot = power_of_two(form.inner_per_group)
+    slot = power_of_two(form.inner_per_group)  # columns that a group takes in a tile of theta
     together = max(1, min(2, tile.columns // slot)) if slot == form.inner_per_group else 1
+    tile = tile._replace(columns=together * slot)
     block = min(OUT, math.gcd(form.channels_per_group, 1 << 30))  # a power of two that divides a group
     samples, length = case.runs
     grid = (samples * cdiv(length, tile.rows) * cdiv(case.groups, together),)
@@ -193,42 +156,40 @@ def make_plan(case: Case, eps: float, normed: bool) -> Plan:
         output_fwd_kernel, grid, tile.warps, tile.stages, length, case.positions, case.channels, case.groups, eps,
         normed, constants(form), together, tile.rows, slot, tile.depth, block,
     )  # fmt: skip
-    return Plan(tile, slot, together, block, launch)
+    return tile, block, launch
 
 
-def output(
-    x: Tensor,
-    residual: Tensor,
-    theta: Tensor,
-    z_weight: Tensor,
-    row_sums: Tensor | None,
-    coefficients: Tensor,
-    norm: Sequence[Tensor],
-    eps: float,
-    first: int,
-    gamma: float,
-) -> Tensor:
+@torch_operator(
+    fake=lambda _x, residual, *_: torch.empty_like(residual),
+    flops=lambda x, _residual, theta, z_weight, _row_sums, c, *_: (
+        2 * math.prod(x[:2]) * (theta[0] * (x[2] + c[2]) + math.prod(z_weight))
+    ),
+)
+def fused_output(
+    x: Tensor, residual: Tensor, theta: Tensor, z_weight: Tensor, row_sums: Tensor | None, c: Tensor,
+    norm: Sequence[Tensor], eps: float, first: int, gamma: float,
+) -> Tensor:  # fmt: skip
     """residual + norm(W_z y) for x [B, N, C]; norm is its mean, variance, weight and bias, each [C], or nothing."""
-    (inner, channels), (_, groups, terms) = theta.shape, coefficients.shape
+    (inner, channels), (_, groups, terms) = theta.shape, c.shape
     case = find_case(x, residual, channels, inner, groups, first, terms, gamma)
-    tile, slot, together, block, launch = make_plan(case, eps, bool(norm))
+    tile, block, launch = make_plan(case, eps, bool(norm))
     out = torch.empty_like(residual)
     launch(
         case.map_source(x, tile.rows, tile.depth, flat=True),
-        case.source(theta, together * slot, tile.depth),
+        case.source(theta, tile.columns, tile.depth),
         z_weight,
-        coefficients,
-        coefficients if row_sums is None else row_sums,
-        *(norm or [coefficients] * 4),
+        c,
+        c if row_sums is None else row_sums,
+        tuple(norm) or (c,) * 4,
         case.map_source(residual, tile.rows, block, flat=True),
         case.map_source(out, tile.rows, block, flat=True),
     )
     return out
 
 
-def is_whole(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float) -> bool:
+def is_whole(z_weight: Tensor, c: Tensor, first: int, gamma: float) -> bool:
     """Whether ``wide_output`` applies: the dot kernel, in half precision, and groups of a multiple of 128 channels."""
-    _, groups, terms = coefficients.shape
+    _, groups, terms = c.shape
     return is_dot(first, terms, gamma) and z_weight.dtype != torch.float32 and len(z_weight) // groups % (2 * OUT) == 0
 
 
@@ -261,17 +222,15 @@ def make_wide_plan(case: Case, depth: int, eps: float, normed: bool, composed: b
     )  # fmt: skip
 
 
-def wide_output(
-    x: Tensor,
-    residual: Tensor,
-    theta: Tensor,
-    z_weight: Tensor,
-    coefficients: Tensor,
-    norm: Sequence[Tensor],
-    eps: float,
-) -> Tensor:
+@torch_operator(
+    fake=lambda _x, residual, *_: torch.empty_like(residual),
+    flops=lambda x, _, theta, z_weight, *__: 2 * math.prod(x) * (1 + min(x[2], theta[0] + z_weight[1])),
+)
+def fused_wide_output(
+    x: Tensor, residual: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, norm: Sequence[Tensor], eps: float,
+) -> Tensor:  # fmt: skip
     """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``output``."""
-    (inner, channels), groups = theta.shape, coefficients.shape[1]
+    (inner, channels), groups = theta.shape, c.shape[1]
     case = find_case(x, residual, channels, inner, groups, 1, 1, 0.0)
     product, sizes = z_weight, None
     if composed := composes(channels, inner, inner // groups):
@@ -284,9 +243,9 @@ def wide_output(
     launch(
         operand,
         case.source(product, WIDE.columns, WIDE.depth),
-        coefficients if sizes is None else sizes,
-        coefficients,
-        *(norm or [coefficients] * 4),
+        c if sizes is None else sizes,
+        c,
+        tuple(norm) or (c,) * 4,
         case.map_source(residual, WIDE.rows, OUT, flat=True),
         case.map_source(out, WIDE.rows, OUT, flat=True),
     )

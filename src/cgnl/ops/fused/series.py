@@ -5,8 +5,7 @@ Coefficients lie one behind the other: coefficient + i is that of the power firs
 """
 
 # Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
