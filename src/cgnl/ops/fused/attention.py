@@ -93,7 +93,7 @@ def choose_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
 
 @plan
 def make_plan(case: Case, alphas: tuple[float, ...]) -> tuple[Tile, int, Launch, Launch]:
-    """And the number of parts of all groups over which a row is summed at first."""
+    """The tile, the number of parts of all groups over which a row is summed at first, and both launches."""
     form, terms = case.form, case.form.terms
     tile = choose_tile(case.dtype, form.precision, case.on)
     unit = min(math.gcd(form.inner_per_group, 1 << 30), tile.columns)  # the largest power of two in a group's width

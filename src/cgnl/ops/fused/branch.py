@@ -256,7 +256,7 @@ def make_plan(kernel: Any, waves: int, warps: int, case: Case) -> tuple[Cut, Lau
 
 @plan
 def make_moments_plan(case: Case) -> tuple[Cut, Launch, Launch | None]:
-    """And a launch that merges parts, where there are several."""
+    """The cut, the launch, and another that merges parts where there are several."""
     cut, launch = make_plan(moments_fwd_kernel, 2, 8, case)
     (_, parts, _), steps = choose_grid(cut, case, 2)
     if parts == 1:

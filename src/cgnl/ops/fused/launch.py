@@ -100,6 +100,30 @@ def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, 
     return Series(groups, first, alphas, gamma, kernel.constant, is_dot(first, len(alphas), gamma))
 
 
+class Descriptor(TensorDescriptor):
+    """A tensor that the hardware copies tile by tile, with zeros beyond its edges."""
+
+    def __init__(self, tensor: Tensor, tile: list[int], shape: list[int] | None = None):
+        # Not the dataclass's own: its checks take longer than a launch, and hold for all tensors of a plan.
+        self.base, self.block_shape, self.padding = tensor, tile, "zero"
+        if shape is None:
+            self.shape, self.strides = list(tensor.shape), list(tensor.stride())
+        else:  # dense, whatever axes of one element say
+            self.shape, self.strides = shape, [shape[1] * shape[2], shape[2], 1]
+
+
+class Pointers(NamedTuple):
+    """The same where the hardware cannot: kernels then compute the place of each element. Rows are contiguous."""
+
+    base: Tensor
+    rows: int
+    columns: int
+    row: int
+    """Elements from one row to the next."""
+    sample: int = 0
+    """Elements from one sample to the next."""
+
+
 @dataclass(eq=False)
 class Case:
     """What plans are made for. ``find_case`` gives the same object for the same case, so plans are found at once."""
@@ -135,14 +159,14 @@ class Case:
         """Samples and their length as kernels see them that take all samples as one where channels come last."""
         return (1, self.batch * self.positions) if self.last else (self.batch, self.positions)
 
-    def source(self, tensor: Tensor, *tile: int) -> "Descriptor | Pointers":
+    def source(self, tensor: Tensor, *tile: int) -> Descriptor | Pointers:
         """[M, C] or [B, N, C], for ``load_rows`` and ``load_tile`` to read by such tiles."""
         if self.on.tma:
             return Descriptor(tensor, list(tile))
         rows, columns = tensor.shape[-2:]
         return Pointers(tensor, rows, columns, tensor.stride(-2), tensor.stride(0) if tensor.ndim == 3 else 0)
 
-    def map_source(self, tensor: Tensor, rows: int, columns: int, flat: bool = False) -> "Descriptor | Pointers":
+    def map_source(self, tensor: Tensor, rows: int, columns: int, flat: bool = False) -> Descriptor | Pointers:
         """A map, for ``load_map`` and ``store_map``; ``flat`` if the kernel sees all samples as one (``runs``)."""
         batch, positions = self.runs if flat else (self.batch, self.positions)
         if not self.form.map_tma:
@@ -187,30 +211,6 @@ def precision(x: Tensor) -> str:
 def project(x: Tensor, weight: Tensor) -> Tensor:
     """X W^T, [B, N, I], of a map and a weight [I, C]. Nothing is copied: cuBLAS takes X as it lies."""
     return F.linear(x, weight) if is_last(x) else torch.bmm(x, weight.t().expand(x.shape[0], -1, -1))
-
-
-class Descriptor(TensorDescriptor):
-    """A tensor that the hardware copies tile by tile, with zeros beyond its edges."""
-
-    def __init__(self, tensor: Tensor, tile: list[int], shape: list[int] | None = None):
-        # Not the dataclass's own: its checks take longer than a launch, and hold for all tensors of a plan.
-        self.base, self.block_shape, self.padding = tensor, tile, "zero"
-        if shape is None:
-            self.shape, self.strides = list(tensor.shape), list(tensor.stride())
-        else:  # dense, whatever axes of one element say
-            self.shape, self.strides = shape, [shape[1] * shape[2], shape[2], 1]
-
-
-class Pointers(NamedTuple):
-    """The same where the hardware cannot: kernels then compute the place of each element. Rows are contiguous."""
-
-    base: Tensor
-    rows: int
-    columns: int
-    row: int
-    """Elements from one row to the next."""
-    sample: int = 0
-    """Elements from one sample to the next."""
 
 
 def aligned(tensor: Tensor) -> Tensor:

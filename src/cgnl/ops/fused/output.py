@@ -143,7 +143,7 @@ def choose_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
 
 @plan
 def make_plan(case: Case, eps: float, normed: bool) -> tuple[Tile, int, Launch]:
-    """And the number of channels that are written at a time."""
+    """The tile, how many channels are written at a time, and the launch."""
     form = case.form
     tile = choose_tile(case.dtype, form.precision, case.on)
     slot = power_of_two(form.inner_per_group)  # columns that a group takes in a tile of theta
