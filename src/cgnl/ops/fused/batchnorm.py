@@ -6,8 +6,6 @@ A program takes a few channels of all samples. Dozens of operations on tensors t
 # Kernels are read by Triton, not run by Python.
 # pyright: reportArgumentType=false, reportAssignmentType=false
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -122,8 +120,9 @@ def batch_norm_bwd_kernel(
 
 @plan
 def make_plan(
-    kernel: Any, moments: torch.Size, c: torch.Size, positions: int, first: int, dot: bool, _: torch.device, *eps: float
+    way: str, moments: torch.Size, c: torch.Size, positions: int, first: int, dot: bool, _: torch.device, *eps: float
 ) -> Launch:
+    kernel = {"fwd": batch_norm_fwd_kernel, "bwd": batch_norm_bwd_kernel}[way]  # which would be slow as a key of plans
     (_, batch, channels), (_, groups, terms) = moments, c
     samples = power_of_two(batch, 1)
     width = max(8, min(32, 2048 // samples))
@@ -142,7 +141,7 @@ def fused_batch_norm(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """scale, shift and q [3, B, C], and the mean, unbiased variance and p [3, C]."""
     _, batch, channels = moments.shape
-    launch = make_plan(batch_norm_fwd_kernel, moments.shape, c.shape, positions, first, dot, c.device, eps)
+    launch = make_plan("fwd", moments.shape, c.shape, positions, first, dot, c.device, eps)
     standard, found = moments.new_empty((3, batch, channels)), moments.new_empty((3, channels))
     launch(moments, c, c if row_sums is None else row_sums, weight, bias, standard, found)
     return standard, found
@@ -161,7 +160,7 @@ def fused_batch_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """factors [B, 3, C], extra [B, C], and the gradients of weight, bias and row_sums [3, C]."""
     _, batch, channels = moments.shape
-    launch = make_plan(batch_norm_bwd_kernel, moments.shape, c.shape, positions, first, dot, c.device)
+    launch = make_plan("bwd", moments.shape, c.shape, positions, first, dot, c.device)
     factors, extra = sums.new_empty((batch, 3, channels)), sums.new_empty((batch, channels))
     grads = sums.new_empty((3, channels))
     launch(sums, moments, c, c if row_sums is None else row_sums, weight, standard, found, factors, extra, grads)

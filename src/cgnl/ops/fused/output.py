@@ -188,7 +188,7 @@ def fused_output(
 
 
 def is_whole(z_weight: Tensor, c: Tensor, first: int, gamma: float) -> bool:
-    """Whether ``wide_output`` applies: the dot kernel, in half precision, and groups of a multiple of 128 channels."""
+    """Whether ``fused_wide_output`` applies: dot kernel, half precision, groups of a multiple of 128 channels."""
     _, groups, terms = c.shape
     return is_dot(first, terms, gamma) and z_weight.dtype != torch.float32 and len(z_weight) // groups % (2 * OUT) == 0
 
@@ -229,7 +229,7 @@ def make_wide_plan(case: Case, depth: int, eps: float, normed: bool, composed: b
 def fused_wide_output(
     x: Tensor, residual: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, norm: Sequence[Tensor], eps: float,
 ) -> Tensor:  # fmt: skip
-    """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``output``."""
+    """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``fused_output``."""
     (inner, channels), groups = theta.shape, c.shape[1]
     case = find_case(x, residual, channels, inner, groups, 1, 1, 0.0)
     product, sizes = z_weight, None
