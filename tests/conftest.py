@@ -22,7 +22,7 @@ It is set in tests/ops/fused alone: all others, and the processes that they star
 if INTERPRETED and importlib.util.find_spec("triton"):
     os.environ["TRITON_INTERPRET"] = "1"
     importlib.import_module("cgnl.ops.fused.operator")
-    importlib.import_module("cgnl.ops.fused.operators")
+    importlib.import_module("cgnl.ops.fused.autograd")
     importlib.import_module("tests.ops.fused.interpreter").speed_up()
 os.environ.pop("TRITON_INTERPRET", None)
 

@@ -1,6 +1,7 @@
 """On a GPU the kernels are compiled; elsewhere Triton's interpreter runs them, with float32 and float16."""
 
 import importlib
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -61,3 +62,20 @@ def pointers(request, monkeypatch) -> None:
 def set_hardware(monkeypatch: pytest.MonkeyPatch, **changed) -> None:
     found = launch.hardware(torch.device(DEVICE))._replace(**changed)
     monkeypatch.setattr(launch, "pretended", found)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch) -> Iterator[None]:
+    """The same tiles on all hardware, in kernels whose tiles differ."""
+    modules = [importlib.import_module(f"cgnl.ops.fused.{name}") for name in ("attention", "output")]
+    for module in modules:
+        monkeypatch.setattr(module, "choose_tile", lambda *_: launch.Tile(32, 32, 32, 4, 2))
+        module.make_plan.cache_clear()
+    yield
+    for module in modules:
+        module.make_plan.cache_clear()
+
+
+@pytest.fixture
+def without_kernels_of_batch_norm(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.import_module("cgnl.ops.fused.norm"), "MOST", 0)

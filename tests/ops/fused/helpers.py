@@ -97,10 +97,10 @@ SIZES = {
 }
 
 
-def form_of(sizes: Sizes, dtype: torch.dtype, precision: str) -> Any:
-    """What kernels of the dot kernel know of such a block."""
+def make_case(sizes: Sizes, dtype: torch.dtype, precision: str, processors: int = 8) -> launch.Case:
+    """What plans of the dot kernel are made for."""
     arguments = sizes.batch, sizes.positions, sizes.channels, sizes.inner, sizes.groups, 1, 1, 0.0, dtype, dtype, True
-    return launch.make_case(*arguments, precision, launch.Hardware(8, True, 227), torch.device(DEVICE)).form
+    return launch.make_case(*arguments, precision, launch.Hardware(processors, True, 227), torch.device(DEVICE))
 
 
 def powers(x: Tensor, form: Form) -> Tensor:

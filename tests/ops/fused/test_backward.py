@@ -3,7 +3,7 @@ import torch
 
 from cgnl.ops.fused import backward
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, form_of, grouped, powers, project, response
+from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, grouped, make_case, powers, project, response
 
 NARROW = {
     "one-position": SIZES["one-position"],
@@ -94,13 +94,12 @@ def test_branch_backward_holds_a_response_that_float16_cannot(sizes):
     *((s, True) for s in NARROW.values()), *((s, False) for s in WIDE.values()),
 ], ids=[*NARROW, *WIDE])  # fmt: skip
 def test_is_narrow(sizes, expected):
-    assert backward.is_narrow(form_of(sizes, torch.float16, "tf32x3"), torch.float16) == expected
+    assert backward.is_narrow(make_case(sizes, torch.float16, "tf32x3")) == expected
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("tf32x3", False), ("ieee", True)])
 def test_is_narrow_leaves_room_for_operands_in_three_parts(precision, expected):
-    form = form_of(Sizes(1, 9, 2, 64, 128), torch.float32, precision)
-    assert backward.is_narrow(form, torch.float32) == expected
+    assert backward.is_narrow(make_case(Sizes(1, 9, 2, 64, 128), torch.float32, precision)) == expected
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)

@@ -5,10 +5,12 @@ import torch
 
 from cgnl.ops.fused import batchnorm
 from cgnl.ops.fused import norm as norms
+from cgnl.ops.fused.launch import Series
 from cgnl.ops.fused.norm import Norm
 from tests.conftest import relative_error
 from tests.ops.fused.helpers import draw, expand_groups
 
+pytestmark = pytest.mark.usefixtures("without_kernels_of_batch_norm")
 EPS = 1e-3
 CASES = {
     # batch, positions, groups, channels, first, terms
@@ -28,18 +30,17 @@ def make(case):
     moments = torch.stack((draw(batch, channels), draw(batch, channels).square() * positions))
     c, row_sums, weight, bias = draw(batch, groups, terms), draw(channels), draw(channels), draw(channels)
     dot = (first, terms) == (1, 1)
-    leading = expand_groups(c[..., 0], channels).double()
-    strength, constant = leading if dot else None, leading * row_sums.double() if first == 0 else None
     mine = (moments, c, row_sums, weight, bias, positions, EPS, first, dot)
-    plain = (Norm("batch", EPS), None, moments.double(), strength, constant, weight.double(), bias.double())
-    return mine, (*plain, batch, positions, groups)
+    series, constant = Series(groups, first, (1.0,) * terms, 0.0, 0.0, dot), row_sums.double() if first == 0 else None
+    plain = (moments.double(), c.double(), constant, weight.double(), bias.double(), positions, series)
+    return mine, (Norm("batch", EPS), None, *plain)
 
 
 @each_case
 def test_standardise_is_that_of_norm(case):
     mine, plain = make(case)
     expected = norms.standardise(*plain)
-    standard, (mean, variance, p) = batchnorm.standardise(*mine)
+    standard, (mean, variance, p) = batchnorm.fused_batch_norm(*mine)
     parts = {"affine": standard[:2], "q": standard[2], "mean": mean, "variance": variance, "p": p}
     for name, found in parts.items():
         assert relative_error(found, getattr(expected, name).expand(found.shape)) < 2e-6, name
@@ -48,16 +49,17 @@ def test_standardise_is_that_of_norm(case):
 @each_case
 def test_backward_is_that_of_norm(case):
     (moments, c, row_sums, weight, _, positions, _, first, dot), plain = make(case)
-    batch, _, groups, channels, *_ = case
+    batch, _, _, channels, *_ = case
     standard, sums = norms.standardise(*plain), draw(2, batch, channels)
     leading = expand_groups(c[..., 0], channels).double()
-    expected = norms.backward(
-        plain[0], standard.p, standard.q, standard.number, weight.double(), sums.double(), moments.double(),
-        leading if dot else None, leading, row_sums.double(), positions, groups,
-    )  # fmt: skip
+    expected = norms.standardise_backward(
+        plain[0], standard.number, sums.double(), *plain[2:6], standard.p, standard.q, positions, plain[-1]
+    )
     p, q = torch.zeros(3, channels).to(sums), torch.zeros(3, batch, channels).to(sums)
     p[2], q[2] = standard.p, standard.q
-    factors, extra, grads = batchnorm.backward(sums, moments, c, row_sums, weight, q, p, positions, first, dot)
+    factors, extra, grads = batchnorm.fused_batch_norm_backward(
+        sums, moments, c, row_sums, weight, q, p, positions, first, dot
+    )
     assert relative_error(factors, expected.factors) < 2e-6
     assert relative_error(grads[0], expected.weight) < 2e-6
     assert relative_error(grads[1], expected.bias) < 2e-6
@@ -80,7 +82,7 @@ def test_standardise_keeps_the_rest_beside_a_large_constant():
     moments = torch.stack((draw(batch, channels), draw(batch, channels).square() * 9))
     c = torch.full((batch, 1, 1), 1e6, device=moments.device)
     one = moments.new_ones(channels)
-    (scale, shift, _), _ = batchnorm.standardise(moments, c, one, one, one, 9, EPS, 0, False)
-    (plain, without, _), _ = batchnorm.standardise(moments, 0 * c, one, one, one, 9, EPS, 0, False)
+    (scale, shift, _), _ = batchnorm.fused_batch_norm(moments, c, one, one, one, 9, EPS, 0, False)
+    (plain, without, _), _ = batchnorm.fused_batch_norm(moments, 0 * c, one, one, one, 9, EPS, 0, False)
     assert relative_error(scale, plain) < 1e-6
     assert relative_error(shift, without) < 1e-6

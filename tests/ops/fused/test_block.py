@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cgnl.ops.fused import autograd, operators
+from cgnl.ops.fused import autograd, norm
 from tests.ops.fused.helpers import DEVICE, HALF, KERNELS, LAYOUTS, Case, assert_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*single sample")
@@ -94,7 +94,7 @@ def test_block_through_pointers_is_as_exact_as_the_reference(name, two_precision
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("recompute", [True, False], ids=["recompute", "keep"])
 def test_block_goes_back_through_a_part_of_the_samples_at_a_time(parts, recompute, monkeypatch):
-    monkeypatch.setattr(operators, "count_parts", lambda *_: parts)
+    monkeypatch.setattr(autograd, "count_parts", lambda *_: parts)
     assert_exact(Case((5, 32, 3, 3), kernel="rbf-norm", recompute=recompute), torch.float32)
 
 
@@ -132,5 +132,5 @@ def test_block_is_as_exact_as_the_reference_at_full_size(case, precision):
 
 @pytest.mark.parametrize("kernel", ["dot", "rbf-exact", "taylor"])
 def test_block_beyond_the_samples_that_the_kernels_of_batch_norm_hold(kernel, monkeypatch):
-    monkeypatch.setattr(autograd, "MOST", 3)
+    monkeypatch.setattr(norm, "MOST", 3)
     assert_exact(Case(kernel=kernel), torch.float32)

@@ -4,7 +4,7 @@ import torch
 from cgnl.ops.fused import branch
 from cgnl.ops.fused.launch import Launch
 from tests.conftest import relative_error
-from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, form_of, project, response
+from tests.ops.fused.helpers import FORMS, SIZES, Form, Sizes, draw, make_case, project, response
 
 
 class Inputs:
@@ -25,7 +25,7 @@ class Inputs:
 
 def check_moments(sizes, form, precision):
     inputs = Inputs(sizes, form, precision.dtype)
-    mean, squares = inputs.call(branch.moments)
+    mean, squares = inputs.call(branch.fused_moments)
     z = inputs.z
     assert float((mean - z.mean(1)).norm()) <= precision.tolerance * float(z.abs().mean(1).norm())
     expected = (z - z.mean(1, keepdim=True)).square().sum(1)
@@ -35,7 +35,7 @@ def check_moments(sizes, form, precision):
 def check_apply(sizes, form, precision):
     inputs = Inputs(sizes, form, precision.dtype)
     scale, shift = draw(sizes.batch, sizes.channels), draw(sizes.batch, sizes.channels)
-    found = inputs.call(branch.apply, inputs.rows, after=(torch.stack((scale, shift)),))
+    found = inputs.call(branch.fused_apply, inputs.rows, after=(torch.stack((scale, shift)),))
     expected = inputs.rows.double() + inputs.z * scale.double()[:, None] + shift.double()[:, None]
     assert found.dtype == precision.dtype
     assert relative_error(found, expected) < precision.tolerance
@@ -44,7 +44,7 @@ def check_apply(sizes, form, precision):
 def check_gradient_sums(sizes, form, precision):
     inputs = Inputs(sizes, form, precision.dtype)
     means, grad = draw(sizes.batch, sizes.channels), inputs.rows.double()
-    plain, along = inputs.call(branch.gradient_sums, inputs.rows, after=(means,))
+    plain, along = inputs.call(branch.fused_gradient_sums, inputs.rows, after=(means,))
     assert float((plain - grad.sum(1)).norm()) < 2e-6 * float(grad.abs().sum(1).norm())
     terms = grad * (inputs.z - means.double()[:, None])
     assert float((along - terms.sum(1)).norm()) <= precision.tolerance * float(terms.abs().sum(1).norm())
@@ -78,7 +78,7 @@ def test_moments_do_not_cancel():
     theta = draw(1, 300, 16, scale=1e-3) + 1
     z_weight, c = draw(16, 16).abs(), torch.ones(1, 1, 1, device=theta.device)
     z = project(theta.double().unsqueeze(2), z_weight.double())
-    _, squares = branch.moments(theta, z_weight, c, 1, 0.0)
+    _, squares = branch.fused_moments(theta, z_weight, c, 1, 0.0)
     assert relative_error(squares, (z - z.mean(1, keepdim=True)).square().sum(1)) < 1e-3
 
 
@@ -86,7 +86,7 @@ def test_apply_keeps_a_small_response_beside_a_large_constant():
     """exp(-gamma x^2) - 1 for a small gamma: what is left of c_0 when c_0 itself is taken away."""
     theta, z_weight, c = draw(2, 9, 16), draw(16, 16), 1e4 * draw(2, 1, 1)
     affine = torch.stack((theta.new_ones(2, 16), theta.new_zeros(2, 16)))
-    found = branch.apply(torch.zeros_like(theta), theta, z_weight, c, affine, 0, 1e-4)
+    found = branch.fused_apply(torch.zeros_like(theta), theta, z_weight, c, affine, 0, 1e-4)
     y = c.double() * torch.expm1(-1e-4 * theta.double().square())
     assert relative_error(found, project(y.unsqueeze(2), z_weight.double())) < 2e-6 * (1 if theta.is_cpu else 1000)
 
@@ -95,7 +95,7 @@ def test_apply_holds_a_response_that_float16_cannot():
     theta, z_weight = draw(1, 9, 16, dtype=torch.float16, scale=10), draw(16, 16, dtype=torch.float16)
     c = 1e4 * draw(1, 1, 1)
     affine = torch.tensor([1e-7, 0.0], device=theta.device)[:, None, None].expand(2, 1, 16).contiguous()
-    found = branch.apply(torch.zeros_like(theta), theta, z_weight, c, affine, 2, 0.0)
+    found = branch.fused_apply(torch.zeros_like(theta), theta, z_weight, c, affine, 2, 0.0)
     z = project((c.double() * theta.double().square()).unsqueeze(2), z_weight.double())
     assert float(z.abs().max()) > 65504
     assert relative_error(found, 1e-7 * z) < 2**-9
@@ -117,10 +117,10 @@ def test_merge_gives_the_moments_of_the_whole(last):
 @pytest.mark.parametrize("positions", [1, 64, 65, 1000])
 @pytest.mark.parametrize("count", [1, 7, 132])
 def test_choose_grid_covers_every_position_and_wastes_no_program(positions, count):
-    sizes = SIZES["groups-left-over"]
-    form = form_of(sizes, torch.float16, "tf32x3")
-    cut = branch.choose_cut(form, sizes.groups, torch.float16)
-    (blocks, parts, batch), steps = branch.choose_grid(cut, form, sizes.groups, 2, positions, 3, count)
+    sizes = SIZES["groups-left-over"]._replace(batch=2, positions=positions)
+    case = make_case(sizes, torch.float16, "tf32x3", count)
+    cut = branch.choose_cut(case)
+    (blocks, parts, batch), steps = branch.choose_grid(cut, case, 3)
     assert batch == 2
     assert parts * steps * cut.rows >= positions > (parts - 1) * steps * cut.rows
     assert blocks * cut.together >= sizes.groups > (blocks - 1) * cut.together

@@ -5,6 +5,7 @@ import torch
 
 from cgnl.ops.fused import launch
 from cgnl.ops.fused.attention import total_fwd_kernel
+from tests.ops.fused.conftest import set_hardware
 from tests.ops.fused.helpers import DEVICE
 
 
@@ -40,7 +41,9 @@ def test_launch_refuses_tensors_that_are_not_aligned():
         run(torch.randn(13, device=DEVICE)[1:], torch.empty(2, 1, 1, device=DEVICE))
 
 
-def test_source_of_pointers_knows_its_strides():
+def test_source_of_pointers_knows_its_strides(monkeypatch):
+    set_hardware(monkeypatch, tma=False)
     x = torch.empty(3, 5, 16, device=DEVICE)[..., :8]
-    assert launch.source(False, x, 1, 16, 16) == launch.Pointers(x, 5, 8, 16, 80)
-    assert launch.source(False, sample := x[0], 16, 16) == launch.Pointers(sample, 5, 8, 16, 0)
+    case = launch.find_case(x, x, 8, 8, 1, 1, 1, 0.0)
+    assert case.source(x, 1, 16, 16) == launch.Pointers(x, 5, 8, 16, 80)
+    assert case.source(sample := x[0], 16, 16) == launch.Pointers(sample, 5, 8, 16, 0)

@@ -8,10 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cgnl.ops.fused import norm as norms
+from cgnl.ops.fused.launch import Series
 from cgnl.ops.fused.norm import Norm
 from tests.conftest import relative_error
 from tests.ops.fused.helpers import DEVICE, draw, expand_groups
 
+pytestmark = pytest.mark.usefixtures("without_kernels_of_batch_norm")
 BATCH, POSITIONS, CHANNELS, GROUPS, EPS = 3, 11, 16, 2, 1e-3
 KINDS = ("fixed", "batch", "group")
 SERIES = {"dot": (True, False), "constant": (False, True), "neither": (False, False)}
@@ -50,12 +52,15 @@ def moments_of(z: Tensor) -> Tensor:
     return torch.stack((z.mean(1), (z - z.mean(1, keepdim=True)).square().sum(1))).detach().float()
 
 
+def make_series(dot: bool, constant: bool) -> Series:
+    return Series(GROUPS, 0 if constant else 1, (1.0,), 0.0, 0.0, dot)
+
+
 def forward(truth: Truth, kind: Any, dot: bool, constant: bool) -> norms.Standard:
     c, row_sums, weight, bias = (t.detach().float() for t in truth[1:5])
-    each = expand_groups(c, CHANNELS)
     return norms.standardise(
-        Norm(kind, EPS), truth.fixed, None if kind == "fixed" else moments_of(truth.z), each if dot else None,
-        each * row_sums if constant else None, weight, bias, BATCH, POSITIONS, GROUPS,
+        Norm(kind, EPS), truth.fixed, None if kind == "fixed" else moments_of(truth.z), c.unsqueeze(2),
+        row_sums if constant else None, weight, bias, POSITIONS, make_series(dot, constant),
     )  # fmt: skip
 
 
@@ -87,13 +92,12 @@ def test_backward_is_the_gradient(kind, dot, constant):
     exact = torch.autograd.grad(truth.output(kind, dot, constant), truth[:5], grad.double(), allow_unused=True)
     standard = forward(truth, kind, dot, constant)
     z, c, row_sums, weight, _ = (t.detach() for t in truth[:5])
-    each = expand_groups(c, CHANNELS).float()
     means = torch.zeros_like(z.mean(1)) if kind == "fixed" else z.mean(1)
     sums = torch.stack((grad.double().sum(1), (grad.double() * (z - means[:, None])).sum(1))).float()
-    found = norms.backward(
-        Norm(kind, EPS), standard.p, standard.q, standard.number, weight.float(), sums,
-        None if kind == "fixed" else moments_of(z), each if dot else None, each,
-        row_sums.float() if constant else torch.zeros_like(row_sums).float(), POSITIONS, GROUPS,
+    found = norms.standardise_backward(
+        Norm(kind, EPS), standard.number, sums, None if kind == "fixed" else moments_of(z), c.float().unsqueeze(2),
+        row_sums.float() if constant else None, weight.float(), standard.p, standard.q, POSITIONS,
+        make_series(dot, constant),
     )  # fmt: skip
     a, u, v = found.factors.double().unsqueeze(2).unbind(1)
     assert relative_error(a * grad.double() + u + v * z, exact[0]) < 2e-6

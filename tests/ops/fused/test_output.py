@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from cgnl.ops.fused.output import output, wide_output
+from cgnl.ops.fused.output import fused_output, fused_wide_output
 from tests.conftest import relative_error
 from tests.ops.fused.helpers import DEVICE, FORMS, SIZES, Sizes, draw, grouped, powers, project
 
@@ -16,7 +16,7 @@ def check(sizes, form, dtype, tolerance, normed=True, residual_dtype=None):
     row_sums = z_weight.sum(1, dtype=torch.float32) if form.first == 0 else None
     c = draw(sizes.batch, sizes.groups, form.terms)
     norm = [draw(sizes.channels), draw(sizes.channels).square() + 0.5, *(draw(sizes.channels) for _ in range(2))]
-    found = output(x, residual, theta, z_weight, row_sums, c, norm if normed else [], EPS, form.first, form.gamma)
+    found = fused_output(x, residual, theta, z_weight, row_sums, c, norm if normed else [], EPS, form.first, form.gamma)
     y = torch.einsum(
         "bngik,bgk->bngi", powers(grouped(x.double() @ theta.double().t(), sizes.groups), form), c.double()
     )
@@ -47,7 +47,7 @@ def test_output_does_not_round_a_residual_of_its_own():
     sizes, form = SIZES["groups-left-over"], FORMS["dot"]
     x, theta = draw(1, 7, sizes.channels, dtype=torch.float16), draw(sizes.inner, sizes.channels, dtype=torch.float16)
     residual, z_weight = draw(*x.shape), torch.zeros(sizes.channels, sizes.width, dtype=torch.float16).to(x.device)
-    found = output(x, residual, theta, z_weight, None, draw(1, sizes.groups, 1), [], 0.0, form.first, form.gamma)
+    found = fused_output(x, residual, theta, z_weight, None, draw(1, sizes.groups, 1), [], 0.0, form.first, form.gamma)
     assert torch.equal(found, residual)
 
 
@@ -60,7 +60,7 @@ def test_output_of_a_new_block_is_its_input_to_the_sign_of_zero(normed):
     theta, z_weight = draw(sizes.inner, sizes.channels), draw(sizes.channels, sizes.width) * (1.0 if normed else 0.0)
     zero, one = torch.zeros(sizes.channels, device=x.device), torch.ones(sizes.channels, device=x.device)
     norm = [zero, one, zero, zero] if normed else []
-    found = output(x, x, theta, z_weight, None, draw(1, sizes.groups, 1), norm, EPS, form.first, form.gamma)
+    found = fused_output(x, x, theta, z_weight, None, draw(1, sizes.groups, 1), norm, EPS, form.first, form.gamma)
     assert torch.equal(found.view(torch.int32), x.view(torch.int32))
 
 
@@ -74,7 +74,7 @@ def test_wide_output_is_the_norm_of_s_times_the_projection(sizes, normed, two_pr
     z_weight = draw(sizes.channels, sizes.width, dtype=dtype, scale=sizes.width**-0.5)
     c, (mean, weight, bias) = draw(sizes.batch, sizes.groups, 1), draw(3, sizes.channels)
     variance = draw(sizes.channels).square() + 0.5
-    found = wide_output(x, residual, theta, z_weight, c, [mean, variance, weight, bias] if normed else [], EPS)
+    found = fused_wide_output(x, residual, theta, z_weight, c, [mean, variance, weight, bias] if normed else [], EPS)
     y = grouped(x.double() @ theta.double().t(), sizes.groups) * c.double().unsqueeze(1)
     z = project(y, z_weight.double())
     if normed:
@@ -86,6 +86,6 @@ def test_wide_output_bears_weights_whose_product_float16_cannot_hold():
     sizes = Sizes(1, 9, 1, 136, 256)
     x, residual = draw(1, 9, 256, dtype=torch.float16), torch.zeros(1, 9, 256, device=DEVICE)
     theta, z_weight = (1e-5 * draw(*shape) for shape in ((sizes.inner, 256), (256, sizes.width)))
-    found = wide_output(x, residual, theta.half(), z_weight.half(), torch.ones(1, 1, 1, device=DEVICE), [], EPS)
+    found = fused_wide_output(x, residual, theta.half(), z_weight.half(), torch.ones(1, 1, 1, device=DEVICE), [], EPS)
     truth = x.double() @ theta.half().double().t() @ z_weight.half().double().t()
     assert relative_error(found, truth) < 2**-9

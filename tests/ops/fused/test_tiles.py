@@ -4,22 +4,19 @@ import pytest
 import torch
 
 from cgnl.ops.fused import attention, backward, branch, output
-from cgnl.ops.fused.launch import Tile
 from tests.ops.fused.conftest import set_hardware
 from tests.ops.fused.helpers import SIZES, draw
-
-TILE = Tile(32, 32, 32, 4, 2)
 
 
 def coefficients(sizes, dtype):
     x, weight = draw(2, sizes.positions, sizes.channels, dtype=dtype), draw(2, sizes.inner, sizes.channels, dtype=dtype)
-    return lambda: attention.coefficients(x, weight, sizes.groups, 0, [1.0, 0.5], 0.0, TILE)
+    return lambda: attention.fused_coefficients(x, weight, sizes.groups, 0, [1.0, 0.5], 0.0)
 
 
 def project_output(sizes, dtype):
     x, theta = draw(2, sizes.positions, sizes.channels, dtype=dtype), draw(sizes.inner, sizes.channels, dtype=dtype)
     z_weight, c = draw(sizes.channels, sizes.width, dtype=dtype), draw(2, sizes.groups, 1)
-    return lambda: output.output(x, x, theta, z_weight, None, c, [], 0.0, 1, 0.0, TILE)
+    return lambda: output.fused_output(x, x, theta, z_weight, None, c, [], 0.0, 1, 0.0)
 
 
 def apply_branch(sizes, dtype):
@@ -27,7 +24,7 @@ def apply_branch(sizes, dtype):
     theta = draw(2, sizes.positions, 3 * sizes.inner, dtype=dtype)[..., : sizes.inner]  # others lie beside it
     z_weight, c = draw(sizes.channels, sizes.width, dtype=dtype), draw(2, sizes.groups, 1)
     affine = draw(2, 2, sizes.channels)
-    return lambda: branch.apply(rows, theta, z_weight, c, affine, 1, 0.0)
+    return lambda: branch.fused_apply(rows, theta, z_weight, c, affine, 1, 0.0)
 
 
 def go_back(sizes, dtype):
@@ -40,6 +37,7 @@ def go_back(sizes, dtype):
 RUNS = {"coefficients": coefficients, "output": project_output, "apply": apply_branch, "backward": go_back}
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("make", RUNS.values(), ids=RUNS)
 @pytest.mark.parametrize("sizes", [SIZES["groups-left-over"], SIZES["beyond-a-power-of-two"]], ids=["few", "many"])
 def test_tiles_through_pointers_hold_the_same_numbers(make, sizes, two_precisions, monkeypatch):

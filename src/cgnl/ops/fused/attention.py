@@ -1,31 +1,18 @@
 """Phi^T g without phi and g: one pass over X gives the coefficients of y as a polynomial in theta."""
 
 # Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportGeneralTypeIssues=false
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import (
-    Case,
-    Hardware,
-    Launch,
-    Tile,
-    cdiv,
-    constants,
-    find_case,
-    map_source,
-    plan,
-    power_of_two,
-    source,
-)
+from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, plan, power_of_two
+from .operators import torch_operator
 from .series import envelope
 from .tiles import find_tile, halves, load_map, load_pair
 
@@ -35,16 +22,9 @@ def power_sums_fwd_kernel(
     x,  # [B, N, C]
     weight,  # of phi and g: [2, I, C], I = inner channels
     sums,  # [B N, I / unit, terms]
-    samples,
-    length,
-    C,
-    I,  # noqa: E741
-    unit: tl.constexpr,
-    form,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    samples, length, C, I, unit: tl.constexpr, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr,  # noqa: E741
     DEPTH: tl.constexpr,
-):
+):  # fmt: skip
     """phi and g of a tile in registers, and their power sums over each ``unit`` of channels::
 
         phi, g = x @ w_phi.T, x @ w_g.T  # [B, N, I]
@@ -83,11 +63,8 @@ def total_fwd_kernel(
     coefficients,  # [B, G, terms]
     N,
     units,  # in a group
-    alphas: tl.constexpr,
-    terms: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    alphas: tl.constexpr, terms: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """The sums of a sample and group, each times its weight: alpha_p^2 as alpha_p twice, since it can underflow::
 
     coefficients = sums.unflatten(2, (groups, -1)).sum((1, 3)) * alphas * alphas
@@ -114,44 +91,38 @@ def choose_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
     return Tile(128, 64, 32, 8, 3) if on.tma else Tile(64, 32, 32, 4, 3)
 
 
-class Plan(NamedTuple):
-    tile: Tile
-    units: int
-    """Parts of all groups over which a row is summed at first."""
-    power_sums: Launch
-    total: Launch
-
-
 @plan
-def make_plan(case: Case, alphas: tuple[float, ...], tile: Tile | None) -> Plan:
+def make_plan(case: Case, alphas: tuple[float, ...]) -> tuple[Tile, int, Launch, Launch]:
+    """The tile, the number of parts of all groups over which a row is summed at first, and both launches."""
     form, terms = case.form, case.form.terms
-    tile = tile or choose_tile(case.dtype, form.precision, case.on)
+    tile = choose_tile(case.dtype, form.precision, case.on)
     unit = min(math.gcd(form.inner_per_group, 1 << 30), tile.columns)  # the largest power of two in a group's width
     units, (samples, length) = form.inner_per_group // unit, case.runs
     across = power_of_two(units * terms, 1)
     tiles = samples * cdiv(length, tile.rows) * cdiv(case.inner, tile.columns)
+    programs = min(tiles, tile.resident * case.on.processors)
     power_sums = Launch(
-        power_sums_fwd_kernel, (min(tiles, tile.resident * case.on.processors),), tile.warps, tile.stages, samples,
-        length, case.channels, case.inner, unit, constants(form), tile.rows, tile.columns,
-        tile.depth,
+        power_sums_fwd_kernel, (programs,), tile.warps, tile.stages, samples, length, case.channels, case.inner, unit,
+        constants(form), tile.rows, tile.columns, tile.depth,
     )  # fmt: skip
-    total = Launch(
-        total_fwd_kernel, (case.batch, case.groups), 4, 1, case.positions, units, alphas, terms,
-        max(1, 1024 // across), across,
-    )  # fmt: skip
-    return Plan(tile, case.inner // unit, power_sums, total)
+    sizes = case.positions, units, alphas, terms, max(1, 1024 // across), across
+    return tile, case.inner // unit, power_sums, Launch(total_fwd_kernel, (case.batch, case.groups), 4, 1, *sizes)
 
 
-def coefficients(
-    x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float, tile: Tile | None = None
+@torch_operator(
+    fake=lambda x, _w, groups, _first, alphas, _: x.new_empty((len(x), groups, len(alphas)), dtype=torch.float32),
+    flops=lambda x, weight, _groups, _first, alphas, _: 2 * math.prod(x[:2]) * weight[1] * (2 * x[2] + len(alphas)),
+)
+def fused_coefficients(
+    x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float
 ) -> Tensor:
     """alpha_p^2 (Phi^T g)_p, [B, G, K], for x [B, N, C] and the weights of phi and g [2, I, C]."""
     (_, inner, channels), terms = weight.shape, len(alphas)
-    case = find_case(x, channels, inner, groups, first, terms, gamma)
-    tile, units, power_sums, total = make_plan(case, tuple(alphas), tile)
+    case = find_case(x, x, channels, inner, groups, first, terms, gamma)
+    tile, units, power_sums, total = make_plan(case, tuple(alphas))
     sums = x.new_empty((case.batch * case.positions, units, terms), dtype=torch.float32)
     out = x.new_empty((case.batch, groups, terms), dtype=torch.float32)
-    w = source(case.on.tma, weight, 2, tile.columns, tile.depth)
-    power_sums(map_source(case, x, tile.rows, tile.depth, flat=True), w, sums)
+    w = case.source(weight, 2, tile.columns, tile.depth)
+    power_sums(case.map_source(x, tile.rows, tile.depth, flat=True), w, sums)
     total(sums, out)
     return out

@@ -8,7 +8,7 @@
     inference  X, c --output--> X + norm(W_z y)                        output.py: theta is not written either
     backward   dO, theta --gradient_sums--> of dO, dO z  [2, B, C]     branch.py
                these --batch_norm--> a, u, v of dz = a dO + u + v z    batchnorm.py, or norm.py
-               for a part of the samples at a time:                    operators.py
+               for a part of the samples at a time:                    fused_backward
                X W_phi^T, X W_g^T --> phi, g             [B, N, I]     cuBLAS, recomputed
                dO, theta --branch--> dtheta, dW_z, dc                  backward.py
                phi, g, dc --factors--> dphi, dg                        backward.py: in their places
@@ -20,38 +20,26 @@ which the p = 0 term arrives, of weights that were not rounded: after a norm tha
 rounded would be all that is left.
 """
 
-from typing import Any, NamedTuple
+# The views in the loop of fused_backward are made in its first round.
+# pyright: reportPossiblyUnboundVariable=false
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import Weights
-from . import norm as norms
-from .batchnorm import MOST
+from .attention import fused_coefficients
+from .backward import branch_backward, factors_backward, weight_backward
+from .branch import fused_apply, fused_gradient_sums, fused_moments
 from .launch import Series, aligned, is_last, project
-from .norm import Gradients, Norm, Standard
-from .operators import (
-    fused_apply,
-    fused_backward,
-    fused_batch_norm,
-    fused_batch_norm_backward,
-    fused_coefficients,
-    fused_gradient_sums,
-    fused_moments,
-    fused_output,
-    fused_wide_output,
-)
-from .output import is_whole
+from .norm import Norm, standardise, standardise_backward
+from .operators import torch_operator
+from .output import fused_output, fused_wide_output, is_whole
 
 WIDEST = 128
 """Inner channels of a group that ``fused_output`` can hold."""
-
-
-class Like(NamedTuple):
-    """What a gradient shall look like."""
-
-    shape: torch.Size
-    dtype: torch.dtype
 
 
 def coefficients(x: Tensor, theta: Tensor, both: Tensor, series: Series) -> tuple[Tensor, Tensor | None]:
@@ -65,11 +53,6 @@ def coefficients(x: Tensor, theta: Tensor, both: Tensor, series: Series) -> tupl
     squares = [fused_coefficients(x, torch.stack((w, w)), series.groups, 1, [1.0], 0.0) for w in (theta, both[0])]
     beta = torch.exp(-series.constant * (squares[0] + squares[1]))
     return c * beta, beta
-
-
-def expand_groups(numbers: Tensor, channels: int) -> Tensor:
-    """[B, G] -> [B, C]."""
-    return numbers.repeat_interleave(channels // numbers.shape[1], 1)
 
 
 def to_rows(x: Tensor, last: bool | None = None) -> Tensor:
@@ -136,36 +119,6 @@ def unit(like: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return zero, one, one, zero
 
 
-def standardise(
-    norm: Norm,
-    fixed: tuple[Tensor, Tensor] | None,
-    moments: Tensor | None,
-    c: Tensor,
-    row_sums: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    positions: int,
-    series: Series,
-) -> Standard:
-    if is_small(norm, c.shape[0]):
-        standard, found = fused_batch_norm(
-            moments, c, row_sums, weight, bias, positions, norm.eps, series.first, series.dot
-        )
-        mean, variance, _ = found.unbind(0)
-        return Standard(standard, standard, mean, variance, found, float(c.shape[0] * positions))
-    first = expand_groups(c[..., 0], len(weight))
-    constant = None if row_sums is None else first * row_sums
-    strength = first if series.dot else None
-    return norms.standardise(
-        norm, fixed, moments, strength, constant, weight, bias, c.shape[0], positions, series.groups
-    )
-
-
-def is_small(norm: Norm, batch: int) -> bool:
-    """Whether the norm is one that has kernels of its own."""
-    return norm.kind == "batch" and norm.process_group is None and batch <= MOST
-
-
 class Block(torch.autograd.Function):
     """x + norm(W_z y), and the mean and variance that the norm took from the batch.
 
@@ -175,20 +128,10 @@ class Block(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        theta_weight: Tensor,
-        phi_weight: Tensor,
-        g_weight: Tensor,
-        z_weight: Tensor,
-        norm_weight: Tensor | None,
-        norm_bias: Tensor | None,
-        fixed: tuple[Tensor, Tensor] | None,
-        dtype: torch.dtype,
-        series: Series,
-        norm: Norm,
-        recompute: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx: Any, x: Tensor, theta_weight: Tensor, phi_weight: Tensor, g_weight: Tensor, z_weight: Tensor,
+        norm_weight: Tensor | None, norm_bias: Tensor | None, fixed: tuple[Tensor, Tensor] | None, dtype: torch.dtype,
+        series: Series, norm: Norm, recompute: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         residual, row_sums = to_rows(x), sum_rows(z_weight, series)
         rows, z = residual if x.dtype == dtype else residual.to(dtype), matrix(z_weight, dtype)
         weight = matrix(torch.cat((theta_weight, phi_weight, g_weight)), dtype)  # [3 I, C]
@@ -209,7 +152,7 @@ class Block(torch.autograd.Function):
         ctx.save_for_backward(rows, kept, weight, z, row_sums, gain, c, beta, standard.p, standard.q, moments)
         ctx.series, ctx.norm, ctx.count = series, norm, standard.number
         ctx.apart, ctx.normed = x.dtype != dtype, norm_weight is not None
-        ctx.weight, ctx.z_weight = Like(theta_weight.shape, theta_weight.dtype), Like(z_weight.shape, z_weight.dtype)
+        ctx.shapes, ctx.dtypes = (theta_weight.shape, z_weight.shape), (theta_weight.dtype, z_weight.dtype)
         ctx.mark_non_differentiable(standard.mean, standard.variance)
         if not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)  # or mean and variance would get zeros
@@ -228,7 +171,7 @@ class Block(torch.autograd.Function):
         means = c.new_zeros((x.shape[0], z.shape[0])) if moments is None else moments  # begins with [B, C]
         sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
         del again
-        norm = norm_backward(ctx.norm, ctx.count, sums, moments, c, row_sums, gain, p, q, x.shape[1], series)
+        norm = standardise_backward(ctx.norm, ctx.count, sums, moments, c, row_sums, gain, p, q, x.shape[1], series)
         coefficient = norm.coefficient.view(*c.shape[:2], -1).sum(2)  # [B, G]
         dx, dweight, dz = fused_backward(
             rows, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant, beta,
@@ -238,32 +181,97 @@ class Block(torch.autograd.Function):
             dx = rows + dx
         if row_sums is not None:
             dz = dz + norm.row_sums.unsqueeze(1)
-        dprojections = dweight.to(ctx.weight.dtype).view(3, *ctx.weight.shape).unbind(0)
-        dz = dz.to(ctx.z_weight.dtype).view(ctx.z_weight.shape)
+        (shape, z_shape), (dtype, z_dtype) = ctx.shapes, ctx.dtypes
+        dprojections, dz = dweight.to(dtype).view(3, *shape).unbind(0), dz.to(z_dtype).view(z_shape)
         dnorm = (norm.weight, norm.bias) if ctx.normed else (None, None)
         return from_rows(dx, grad.shape), *dprojections, dz, *dnorm, None, None, None, None, None
 
 
-def norm_backward(
-    norm: Norm,
-    count: Tensor | float,
-    sums: Tensor,
-    moments: Tensor | None,
-    c: Tensor,
-    row_sums: Tensor | None,
-    weight: Tensor,
-    p: Tensor,
-    q: Tensor,
-    positions: int,
-    series: Series,
-) -> Gradients:
-    if is_small(norm, c.shape[0]):
-        factors, extra, grads = fused_batch_norm_backward(
-            sums, moments, c, row_sums, weight, q, p, positions, series.first, series.dot
+@torch_operator(
+    fake=lambda _grad, x, _theta, weight, z_weight, *_: (
+        torch.empty_like(x),
+        *(torch.empty_like(t, dtype=torch.float32) for t in (weight, z_weight)),
+    ),
+    flops=lambda _grad, x, _theta, weight, z_weight, c, *_: (
+        2 * math.prod(x[:2]) * (2 * math.prod(weight) + 2 * math.prod(z_weight) + weight[0] * c[2])
+    ),
+)
+def fused_backward(
+    grad: Tensor, x: Tensor, theta: Tensor | None, weight: Tensor, z_weight: Tensor, c: Tensor, factors: Tensor,
+    coefficient: Tensor, first: int, alphas: list[float], gamma: float, constant: float, beta: Tensor | None,
+    residual: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dX, and in float32 the gradient of the stacked projections and dW_z.
+
+    A part of the samples at a time: theta, phi and g, recomputed where they were not kept, become their gradients.
+    ``coefficient`` is what is known already of the first coefficient's gradient, [B, G].
+    """
+    inner, samples, last = weight.shape[0] // 3, x.shape[0], is_last(x)
+    parts, dx, total, total_z = min(samples, count_parts(x, theta is not None)), torch.empty_like(x), None, None
+    count, scale = -(-samples // parts), 1 if residual else 0
+    again = (weight if theta is None else weight.narrow(0, inner, 2 * inner)).t()  # what is projected again
+    whole = x.new_empty((count, x.shape[1], 3 * inner))  # of one part after the other
+    none = [None] * -(-samples // count)
+    given = (grad, x, dx, theta, c, factors, coefficient, beta)
+    each = [none if t is None else [t] if parts == 1 else t.chunk(parts) for t in given]
+    flat = None
+    for grad_, x_, dx_, theta_, c_, factors_, coefficient_, beta_ in zip(*each, strict=True):
+        if flat is None or flat.shape[0] != x_.shape[0]:
+            flat = whole.narrow(0, 0, x_.shape[0])
+            new_theta, phi, g = flat.chunk(3, 2)
+            projected = flat if theta is None else flat.narrow(2, inner, 2 * inner)
+            flat_rows, projected_rows = flat.view(-1, 3 * inner), projected.view(-1, again.shape[1])
+        if last:
+            rows, out = x_.view(-1, x.shape[2]), dx_.view(-1, x.shape[2])
+            torch.mm(rows, again, out=projected_rows)
+        else:
+            torch.bmm(x_, again.expand(x_.shape[0], -1, -1), out=projected)
+        old_theta = new_theta if theta_ is None else theta_
+        before = old_theta.clone() if constant and theta_ is None else old_theta
+        c_ = aligned(c_)
+        dz, dc = branch_backward(
+            grad_, old_theta, z_weight, c_, factors_, new_theta, dx_ if residual else None, first, gamma
         )
-        return Gradients(factors, extra, *grads.unbind(0))
-    first = expand_groups(c[..., 0], len(weight))
-    rows = torch.zeros_like(weight) if row_sums is None else row_sums
-    return norms.backward(
-        norm, p, q, count, weight, sums, moments, first if series.dot else None, first, rows, positions, series.groups
-    )
+        total_z = dz if total_z is None else total_z.add_(dz)
+        ds, squares = _sums_backward(coefficient_, dc, c_, alphas, first, constant, beta_)
+        if squares is not None:
+            new_theta.add_((2 * squares).repeat_interleave(inner // c.shape[1], 1).unsqueeze(1) * before)
+        factors_backward(phi, g, aligned(ds), squares, first, gamma)
+        if last:
+            torch.addmm(out, flat_rows, weight, beta=scale, out=out)
+            dw = _product(flat_rows.t(), rows)
+        else:
+            dx_.baddbmm_(flat, weight.expand(x_.shape[0], -1, -1), beta=scale)
+            dw = weight_backward(flat, x_)
+        total = dw if total is None else total.add_(dw)
+        del before, dz, dw  # before the next part takes as much
+    assert total is not None
+    assert total_z is not None
+    return dx, total, total_z
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """A matrix product in float32."""
+    if a.is_cuda and a.dtype != torch.float32:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+def count_parts(x: Tensor, kept: bool) -> int:
+    """How many parts the samples are cut into, so that the scratch memory stays well below that of X."""
+    return 1 if x.numel() * x.element_size() < 2**24 else 2 if kept else 4
+
+
+def _sums_backward(
+    coefficient: Tensor, dc: Tensor | None, c: Tensor, alphas: list[float], first: int, constant: float,
+    beta: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Gradients of the power sums [B, G, K], and of the sums of squares [B, G] under beta="norm"."""
+    if dc is None:  # the dot kernel
+        return (coefficient * (alphas[0] * alphas[0]) if alphas[0] != 1 else coefficient).unsqueeze(2), None
+    if first == 0:
+        dc.select(2, 0).add_(coefficient)
+    ds = torch.stack([dc[..., i] * (a * a) for i, a in enumerate(alphas)], 2)
+    if not constant or beta is None:
+        return ds, None
+    return ds * beta, -constant * (c * dc).sum(2)

@@ -5,39 +5,17 @@ The norm's part is settled before: dz = a dO + u + v z, with a, u, v of each sam
 
 # Kernels are read by Triton, not run by Python.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .branch import (
-    Cut,
-    choose_cut,
-    choose_grid,
-    count_groups,
-    find_branch_case,
-    find_place,
-    max_channels,
-    weight_tile,
-    z_tile,
-)
-from .launch import (
-    Case,
-    Form,
-    Hardware,
-    Launch,
-    Tile,
-    cdiv,
-    constants,
-    find_case,
-    map_source,
-    plan,
-    power_of_two,
-    source,
-)
-from .series import envelope, expm1, slope, value
+from .branch import Cut, choose_cut, choose_narrow_cut, find_branch_case, find_place, make_launch, weight_tile, z_tile
+from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, plan, power_of_two
+from .series import envelope, expm1, respond, slope, value
 from .tiles import load_map, load_tile, store_inside
 
 
@@ -61,22 +39,15 @@ def branch_bwd_kernel(
     grad_x,  # [B, N, C], or anything
     grad_z,  # dW_z: [B, parts, C, width]
     grad_c,  # [B, parts, terms, I], to be summed over the channels of a group
-    stride,
-    N,
-    groups,
-    steps,
+    N, groups, steps, stride,
     residual: tl.constexpr,  # whether dO is dX's first part, and is copied
-    form,
-    cut,
-):
+    form, cut,
+):  # fmt: skip
     """All gradients of W_z y for a few groups that fit into a tile. theta may be overwritten by its gradient.
 
     For the dot kernel y is theta, and there is no gradient of its coefficient.
     """
     width: tl.constexpr = form.inner_per_group
-    first: tl.constexpr = form.first
-    terms: tl.constexpr = form.terms
-    gamma: tl.constexpr = form.gamma
     part, b, parts = tl.program_id(1), tl.program_id(2), tl.num_programs(1)
     group, o, inside = find_place(groups, form, cut)
     C, start = groups * form.channels_per_group, group * form.channels_per_group
@@ -84,7 +55,7 @@ def branch_bwd_kernel(
     known = (i < cut.together * width) & (group * width + i < groups * width)
     w = weight_tile(z_weight, group, o, inside, 0, form, cut)
     a, u, v = norm_factors(factors, b, C, start + o, inside)
-    c = coefficients + (b * groups + group + i[None, :] // width) * terms
+    c = coefficients + (b * groups + group + i[None, :] // width) * form.terms
     dw = tl.zeros((cut.depth, cut.out), tl.float32)
     slots: tl.constexpr = 16
     slot = tl.arange(0, slots)[:, None]
@@ -95,15 +66,7 @@ def branch_bwd_kernel(
         t = load_tile(theta, b, n, group * width, cut.rows, cut.depth, form.tma)
         if cut.together * width != cut.depth:
             t = tl.where(known[None, :], t, 0.0)  # what belongs to other groups is being overwritten
-        top = 1.0
-        if form.dot:
-            y = t
-        else:
-            x = t.to(tl.float32)
-            response = value(x, c, known[None, :], first, terms, gamma)
-            if form.rescale:
-                top = tl.maximum(tl.max(tl.abs(response)), 1e-30)
-            y = (response / top).to(t.dtype)
+        y, top = respond(t, c, known[None, :], t.dtype, form)
         z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
         if form.rescale:
             z *= top
@@ -121,16 +84,17 @@ def branch_bwd_kernel(
             dt = tl.dot(dz, w.T, input_precision=form.precision)
             dw = tl.dot(y.T, dz, dw, input_precision=form.precision)
         if not form.dot:
+            x = t.to(tl.float32)
             power = dt
-            if gamma > 0:
-                if first == 0:
-                    dc += tl.where(slot == 0, tl.sum(dt * expm1(x * x * -gamma), 0)[None, :], 0.0)
-                power *= envelope(x, gamma)
-            for p in tl.static_range(1, first + terms):
+            if form.gamma > 0:
+                if form.first == 0:
+                    dc += tl.where(slot == 0, tl.sum(dt * expm1(x * x * -form.gamma), 0)[None, :], 0.0)
+                power *= envelope(x, form.gamma)
+            for p in tl.static_range(1, form.first + form.terms):
                 power *= x
-                if p >= first:
-                    dc += tl.where(slot == p - first, tl.sum(power, 0)[None, :], 0.0)
-            dt *= slope(x, c, known[None, :], first, terms, gamma)
+                if p >= form.first:
+                    dc += tl.where(slot == p - form.first, tl.sum(power, 0)[None, :], 0.0)
+            dt *= slope(x, c, known[None, :], form.first, form.terms, form.gamma)
         tl.store(grad_theta + row * stride + group * width + r * stride + i[None, :], dt, here & known[None, :])
     i = i[:, None]
     same = (i // width == o[None, :] // form.channels_per_group) & known[:, None] & inside[None, :]
@@ -138,8 +102,8 @@ def branch_bwd_kernel(
     tl.store(place, dw, same)
     if not form.dot:
         i = tl.arange(0, cut.depth)[None, :]
-        place = grad_c + ((b * parts + part) * terms + slot) * (groups * width) + group * width + i
-        tl.store(place, dc, (slot < terms) & known[None, :])
+        place = grad_c + ((b * parts + part) * form.terms + slot) * (groups * width) + group * width + i
+        tl.store(place, dc, (slot < form.terms) & known[None, :])
 
 
 @triton.jit
@@ -151,13 +115,10 @@ def dz_bwd_kernel(
     grad,  # dO: [B, N, C]
     grad_x,  # [B, N, C], or anything
     grad_z,  # dz: [B, N, C], where channels come last
-    N,
-    groups,
-    steps,
+    N, groups, steps,
     residual: tl.constexpr,  # whether dO is dX's first part, and is copied
-    form,
-    cut,
-):
+    form, cut,
+):  # fmt: skip
     """dz = a dO + u + v z."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = find_place(groups, form, cut)
@@ -184,19 +145,10 @@ def response_bwd_kernel(
     grad_theta,  # [B, N, grad_stride]
     y,  # [G, B N, width]
     grad_c,  # [B, parts, terms, I]
-    stride,
-    grad_stride,
-    N,
-    groups,
-    form,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    stride, grad_stride, N, groups, form, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """y and the gradients of theta and of the coefficients, element by element. theta may be overwritten."""
     width: tl.constexpr = form.inner_per_group
-    first: tl.constexpr = form.first
-    terms: tl.constexpr = form.terms
-    gamma: tl.constexpr = form.gamma
     part, b = tl.program_id(1), tl.program_id(2)
     parts, rows = tl.num_programs(1), tl.num_programs(2).to(tl.int64) * N
     across = tl.cdiv(width, COLUMNS)
@@ -207,24 +159,24 @@ def response_bwd_kernel(
     x = tl.load(theta + row * stride + r * stride + group * width + i, ok, 0.0).to(tl.float32)
     grouped = (group * rows + row) * width
     dy = tl.load(grad_y + grouped + r * width + i, ok, 0.0).to(tl.float32)
-    c = coefficients + (b * groups + group) * terms + i * 0
+    c = coefficients + (b * groups + group) * form.terms + i * 0
     place = grad_theta + row * grad_stride + r * grad_stride + group * width + i
     if form.dot:
         tl.store(y + grouped + r * width + i, x, ok)
         tl.store(place, dy, ok)
     else:
-        tl.store(y + grouped + r * width + i, value(x, c, i < width, first, terms, gamma), ok)
-        tl.store(place, dy * slope(x, c, i < width, first, terms, gamma), ok)
-        out = grad_c + (b * parts + part).to(tl.int64) * terms * groups * width + group * width + i
+        tl.store(y + grouped + r * width + i, value(x, c, i < width, form.first, form.terms, form.gamma), ok)
+        tl.store(place, dy * slope(x, c, i < width, form.first, form.terms, form.gamma), ok)
+        out = grad_c + (b * parts + part).to(tl.int64) * form.terms * groups * width + group * width + i
         power = dy
-        if first == 0:
-            tl.store(out, tl.sum(dy * expm1(x * x * -gamma), 0)[None, :], i < width)
-        if gamma > 0:
-            power *= envelope(x, gamma)
-        for p in tl.static_range(1, first + terms):
+        if form.first == 0:
+            tl.store(out, tl.sum(dy * expm1(x * x * -form.gamma), 0)[None, :], i < width)
+        if form.gamma > 0:
+            power *= envelope(x, form.gamma)
+        for p in tl.static_range(1, form.first + form.terms):
             power *= x
-            if p >= first:
-                tl.store(out + (p - first) * groups * width, tl.sum(power, 0)[None, :], i < width)
+            if p >= form.first:
+                tl.store(out + (p - form.first) * groups * width, tl.sum(power, 0)[None, :], i < width)
 
 
 @triton.jit
@@ -233,17 +185,9 @@ def factors_bwd_kernel(
     g,  # [B, N, stride]
     grad_sums,  # [B, G, terms]
     grad_squares,  # [B, G], of sum phi^2, or anything
-    stride,
-    N,
-    groups,
-    squares: tl.constexpr,
-    width: tl.constexpr,
-    first: tl.constexpr,
-    terms: tl.constexpr,
-    gamma: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    stride, N, groups, squares: tl.constexpr, width: tl.constexpr, first: tl.constexpr, terms: tl.constexpr,
+    gamma: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """phi and g become their gradients: of sum_i exp(-gamma phi_i^2) phi_i^p g_i, and of sum_i phi_i^2."""
     i = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     b, r = tl.program_id(2), tl.arange(0, ROWS)[:, None]
@@ -263,98 +207,68 @@ def factors_bwd_kernel(
     tl.store(g + place, dg, ok)
 
 
-def is_narrow(form: Form, dtype: torch.dtype) -> bool:
+def is_narrow(case: Case) -> bool:
     """Whether one program can hold W_z of a group, and its gradient. In TF32 each operand is held as a sum of three."""
-    most = 64 * 64 if dtype == torch.float32 and form.precision != "ieee" else 128 * 128
-    return (
-        form.inner_per_group <= 128
-        and form.channels_per_group <= 256
-        and form.inner_per_group * form.channels_per_group <= most
-    )
+    most = 64 * 64 if case.dtype == torch.float32 and case.precision != "ieee" else 128 * 128
+    width, wide = case.form.inner_per_group, case.form.channels_per_group
+    return width <= 128 and wide <= 256 and width * wide <= most
 
 
 def branch_backward(
-    grad: Tensor,
-    theta: Tensor,
-    z_weight: Tensor,
-    c: Tensor,
-    factors: Tensor,
-    grad_theta: Tensor,
-    grad_x: Tensor | None,
-    first: int,
-    gamma: float,
-) -> tuple[Tensor, Tensor | None]:
+    grad: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, factors: Tensor, grad_theta: Tensor,
+    grad_x: Tensor | None, first: int, gamma: float,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Writes dtheta, and dO into grad_x; returns dW_z [C, width] and the gradients of the coefficients [B, G, K].
 
     grad is dO [B, N, C], factors [B, 3, C]; theta and grad_theta are [B, N, I] and may be the same. The dot kernel's
     coefficient is not seen here, and gets None.
     """
-    case = find_branch_case(theta, z_weight, c, first, gamma, grad)
-    run = _narrow if is_narrow(case.form, case.dtype) else _wide
+    case = find_branch_case(theta, grad, z_weight, c, first, gamma)
+    run = _narrow if is_narrow(case) else _wide
     grad_z, grad_c = run(case, grad, theta, z_weight, c, factors, grad_theta, grad_x)
     if case.form.dot:
         return grad_z, None
     return grad_z, grad_c.sum(1).unflatten(2, (case.groups, -1)).sum(3).transpose(1, 2)
 
 
-def narrow_cut(form: Form, groups: int, dtype: torch.dtype) -> Cut:
-    most = max_channels(form, dtype)
-    together = count_groups(form, groups, most)
-    out, columns = power_of_two(together * form.channels_per_group), power_of_two(together * form.inner_per_group)
-    large = out * columns > 128 * 64 or dtype == torch.float32
-    return Cut(together, 32, out, columns, 8 if large else 4, 3)
-
-
 @plan
-def make_narrow_plan(case: Case, stride: int, residual: bool) -> tuple[Cut, int, Launch]:
-    cut = narrow_cut(case.form, case.groups, case.dtype)
-    grid, steps = choose_grid(cut, case.form, case.groups, case.batch, case.positions, 2, case.on.processors)
-    launch = Launch(
-        branch_bwd_kernel, grid, cut.warps, cut.stages, stride, case.positions, case.groups, steps, residual,
-        constants(case.form), constants(cut),
-    )  # fmt: skip
-    return cut, grid[1], launch
+def make_narrow_plan(case: Case, stride: int, residual: bool) -> tuple[Cut, Launch]:
+    cut = choose_narrow_cut(case)
+    return cut, make_launch(branch_bwd_kernel, cut, case, 2, stride, residual)
 
 
 def _narrow(case: Case, grad, theta, z_weight, c, factors, grad_theta, grad_x) -> tuple[Tensor, Tensor]:
-    cut, parts, launch = make_narrow_plan(case, grad_theta.stride(1), grad_x is not None)
-    grad_z = c.new_empty((case.batch, parts, case.channels, case.form.inner_per_group))
-    grad_c = c if case.form.dot else c.new_empty((case.batch, parts, case.form.terms, case.inner))
-    theta_, grad_ = source(case.on.tma, theta, 1, cut.rows, cut.depth), map_source(case, grad, cut.rows, cut.out)
+    cut, launch = make_narrow_plan(case, grad_theta.stride(1), grad_x is not None)
+    parts, form = launch.grid[1], case.form
+    grad_z = c.new_empty((case.batch, parts, case.channels, form.inner_per_group))
+    grad_c = c if form.dot else c.new_empty((case.batch, parts, form.terms, case.inner))
+    theta_, grad_ = case.source(theta, 1, cut.rows, cut.depth), case.map_source(grad, cut.rows, cut.out)
     launch(theta_, z_weight, c, factors, grad_, grad_theta, grad if grad_x is None else grad_x, grad_z, grad_c)
     return grad_z.sum((0, 1)), grad_c
 
 
 @plan
-def make_wide_plan(case: Case, stride: int, grad_stride: int, residual: bool) -> tuple[Cut, int, Launch, Launch]:
-    cut = choose_cut(case.form, case.groups, case.map_dtype)
-    grid, steps = choose_grid(cut, case.form, case.groups, case.batch, case.positions, 6, case.on.processors)
-    dz = Launch(
-        dz_bwd_kernel, grid, cut.warps, cut.stages, case.positions, case.groups, steps, residual, constants(case.form),
-        constants(cut),
-    )  # fmt: skip
-    rows, columns = 32, min(128, power_of_two(case.form.inner_per_group))
-    parts = cdiv(case.positions, rows)
-    grid = case.groups * cdiv(case.form.inner_per_group, columns), parts, case.batch
-    response = Launch(
-        response_bwd_kernel, grid, 4, 1, stride, grad_stride, case.positions, case.groups, constants(case.form), rows,
-        columns,
-    )  # fmt: skip
-    return cut, parts, dz, response
+def make_wide_plan(case: Case, stride: int, grad_stride: int, residual: bool) -> tuple[Cut, Launch, Launch]:
+    cut, width = choose_cut(case), case.form.inner_per_group
+    dz = make_launch(dz_bwd_kernel, cut, case, 6, residual)
+    rows, columns = 32, min(128, power_of_two(width))
+    grid = case.groups * cdiv(width, columns), cdiv(case.positions, rows), case.batch
+    sizes = stride, grad_stride, case.positions, case.groups
+    return cut, dz, Launch(response_bwd_kernel, grid, 4, 1, *sizes, constants(case.form), rows, columns)
 
 
 def _wide(case: Case, grad, theta, z_weight, c, factors, grad_theta, grad_x) -> tuple[Tensor, Tensor]:
     form, groups = case.form, case.groups
-    cut, parts, write_dz, respond = make_wide_plan(case, theta.stride(1), grad_theta.stride(1), grad_x is not None)
+    cut, write_dz, write_response = make_wide_plan(case, theta.stride(1), grad_theta.stride(1), grad_x is not None)
     dtype = torch.float32 if form.rescale else theta.dtype
     dz = grad.new_empty(grad.shape, dtype=dtype)
-    theta_, grad_ = source(case.on.tma, theta, 1, cut.rows, cut.depth), map_source(case, grad, cut.rows, cut.out)
+    theta_, grad_ = case.source(theta, 1, cut.rows, cut.depth), case.map_source(grad, cut.rows, cut.out)
     write_dz(theta_, z_weight, c, factors, grad_, grad if grad_x is None else grad_x, dz)
     dz = dz.view(-1, groups, form.channels_per_group).transpose(0, 1)  # [G, B N, wide]
     dy = dz @ z_weight.view(groups, form.channels_per_group, form.inner_per_group).to(dtype)  # [G, B N, width]
     y = torch.empty_like(dy)
-    grad_c = c.new_empty((case.batch, parts, form.terms, case.inner))
-    respond(theta, c, dy, grad_theta, y, grad_c)
+    grad_c = c.new_empty((case.batch, write_response.grid[1], form.terms, case.inner))
+    write_response(theta, c, dy, grad_theta, y, grad_c)
     return (dz.transpose(1, 2) @ y).float().flatten(0, 1), grad_c
 
 
@@ -363,16 +277,10 @@ def weight_bwd_kernel(
     grad,  # [B, N, I]
     x,  # [B, N, C]
     sums,  # [parts, I, C]
-    samples,
-    N,
-    I,  # noqa: E741
-    C,
+    samples, N, I, C,  # noqa: E741
     each,  # tiles of positions in a part
-    form,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    form, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """The weight's gradient over a part of all tiles of positions: ``grad.flatten(0, 1).T @ x.flatten(0, 1)``."""
     across, tiles = tl.cdiv(C, COLUMNS), tl.cdiv(N, DEPTH)
     row, column = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * COLUMNS
@@ -414,28 +322,20 @@ def weight_backward(grad: Tensor, x: Tensor) -> Tensor:
 
     For positions last in memory: samples lie between those that a matrix product would sum over.
     """
-    case = find_case(x, x.shape[2], grad.shape[2], 1, 1, 1, 0.0)
+    case = find_case(x, x, x.shape[2], grad.shape[2], 1, 1, 1, 0.0)
     tile, parts, launch = make_weight_plan(case)
     sums = x.new_empty((parts, case.inner, case.channels), dtype=torch.float32)
-    grad_ = source(case.on.tma, grad, 1, tile.depth, tile.rows)
-    launch(grad_, map_source(case, x, tile.depth, tile.columns), sums)
+    grad_ = case.source(grad, 1, tile.depth, tile.rows)
+    launch(grad_, case.map_source(x, tile.depth, tile.columns), sums)
     return sums.view(case.inner, case.channels) if parts == 1 else sums.sum(0)
 
 
 @plan
 def make_factors_plan(
-    batch: int,
-    positions: int,
-    inner: int,
-    groups: int,
-    stride: int,
-    squares: bool,
-    first: int,
-    terms: int,
-    gamma: float,
-    dtype: torch.dtype,  # noqa: ARG001
-    device: torch.device,  # noqa: ARG001
+    shape: torch.Size, groups: int, stride: int, squares: bool, first: int, terms: int, gamma: float, *_like: Any
 ) -> Launch:
+    """For phi and g of this shape, dtype and device."""
+    batch, positions, inner = shape
     rows, columns = 32, min(256, power_of_two(inner))
     return Launch(
         factors_bwd_kernel, (cdiv(inner, columns), cdiv(positions, rows), batch), 4, 1, stride, positions, groups,
@@ -447,9 +347,6 @@ def factors_backward(
     phi: Tensor, g: Tensor, grad_sums: Tensor, grad_squares: Tensor | None, first: int, gamma: float
 ) -> None:
     """phi and g [B, N, I], with the same strides, become their gradients."""
-    (batch, positions, inner), (_, groups, terms) = phi.shape, grad_sums.shape
-    launch = make_factors_plan(
-        batch, positions, inner, groups, phi.stride(1), grad_squares is not None, first, terms, gamma, phi.dtype,
-        phi.device,
-    )  # fmt: skip
+    (_, groups, terms), squares = grad_sums.shape, grad_squares is not None
+    launch = make_factors_plan(phi.shape, groups, phi.stride(1), squares, first, terms, gamma, phi.dtype, phi.device)
     launch(phi, g, grad_sums, grad_sums if grad_squares is None else grad_squares)

@@ -4,8 +4,7 @@ A program takes a few channels of all samples. Dozens of operations on tensors t
 """
 
 # Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportArgumentType=false, reportAssignmentType=false
 
 import torch
 import triton
@@ -13,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import Launch, cdiv, plan, power_of_two
+from .operators import torch_operator
 
 MOST = 256
 """Samples that one program holds."""
@@ -39,17 +39,9 @@ def batch_norm_fwd_kernel(
     bias,  # [C]
     standard,  # scale, shift and q: [3, B, C]
     found,  # mean, unbiased variance, p: [3, C]
-    B,
-    N,
-    C,
-    eps,
-    wide: tl.constexpr,
-    first: tl.constexpr,
-    terms: tl.constexpr,
-    dot: tl.constexpr,
-    SAMPLES: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
+    eps, B, N, C, wide: tl.constexpr, first: tl.constexpr, terms: tl.constexpr, dot: tl.constexpr,
+    SAMPLES: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
     """z^ = p z + q, and weight z^ + bias = scale z + shift; with the dot kernel it is s z that is normalised."""
     channel, known, at, ok, c = find_place(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
     means, squares = tl.load(moments + at, ok, 0.0), tl.load(moments + B * C + at, ok, 0.0)
@@ -91,16 +83,9 @@ def batch_norm_bwd_kernel(
     factors,  # a, u, v: [B, 3, C]
     extra,  # [B, C], to be summed over a group: the gradient of the only or of the first coefficient
     grads,  # of weight, bias and row_sums: [3, C]
-    B,
-    N,
-    C,
-    wide: tl.constexpr,
-    first: tl.constexpr,
-    terms: tl.constexpr,
-    dot: tl.constexpr,
-    SAMPLES: tl.constexpr,
+    B, N, C, wide: tl.constexpr, first: tl.constexpr, terms: tl.constexpr, dot: tl.constexpr, SAMPLES: tl.constexpr,
     CHANNELS: tl.constexpr,
-):
+):  # fmt: skip
     """a, u, v of dz = a dO + u + v z, and everything that follows from sums over positions alone."""
     channel, known, at, ok, c = find_place(coefficients, B, C, wide, terms, SAMPLES, CHANNELS)
     plain, along = tl.load(sums + at, ok, 0.0), tl.load(sums + B * C + at, ok, 0.0)
@@ -135,60 +120,47 @@ def batch_norm_bwd_kernel(
 
 @plan
 def make_plan(
-    kernel: str,
-    batch: int,
-    positions: int,
-    channels: int,
-    groups: int,
-    terms: int,
-    first: int,
-    dot: bool,
-    eps: float,
-    device: torch.device,  # noqa: ARG001
+    way: str, moments: torch.Size, c: torch.Size, positions: int, first: int, dot: bool, _: torch.device, *eps: float
 ) -> Launch:
+    kernel = {"fwd": batch_norm_fwd_kernel, "bwd": batch_norm_bwd_kernel}[way]  # which would be slow as a key of plans
+    (_, batch, channels), (_, groups, terms) = moments, c
     samples = power_of_two(batch, 1)
     width = max(8, min(32, 2048 // samples))
-    run, sizes = (batch_norm_fwd_kernel, (eps,)) if kernel == "standardise" else (batch_norm_bwd_kernel, ())
     return Launch(
-        run, (cdiv(channels, width),), 4, 1, batch, positions, channels, *sizes, channels // groups, first, terms, dot,
+        kernel, (cdiv(channels, width),), 4, 1, *eps, batch, positions, channels, channels // groups, first, terms, dot,
         samples, width,
     )  # fmt: skip
 
 
-def standardise(
-    moments: Tensor,
-    c: Tensor,
-    row_sums: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    positions: int,
-    eps: float,
-    first: int,
-    dot: bool,
-) -> tuple[Tensor, Tensor]:
+@torch_operator(
+    fake=lambda moments, *_: (moments.new_empty((3, *moments.shape[1:])), moments.new_empty((3, moments.shape[2])))
+)
+def fused_batch_norm(
+    moments: Tensor, c: Tensor, row_sums: Tensor | None, weight: Tensor, bias: Tensor, positions: int, eps: float,
+    first: int, dot: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """scale, shift and q [3, B, C], and the mean, unbiased variance and p [3, C]."""
-    (_, batch, channels), (_, groups, terms) = moments.shape, c.shape
-    launch = make_plan("standardise", batch, positions, channels, groups, terms, first, dot, eps, c.device)
+    _, batch, channels = moments.shape
+    launch = make_plan("fwd", moments.shape, c.shape, positions, first, dot, c.device, eps)
     standard, found = moments.new_empty((3, batch, channels)), moments.new_empty((3, channels))
     launch(moments, c, c if row_sums is None else row_sums, weight, bias, standard, found)
     return standard, found
 
 
-def backward(
-    sums: Tensor,
-    moments: Tensor,
-    c: Tensor,
-    row_sums: Tensor | None,
-    weight: Tensor,
-    standard: Tensor,
-    found: Tensor,
-    positions: int,
-    first: int,
-    dot: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+@torch_operator(
+    fake=lambda sums, *_: (
+        sums.new_empty((sums.shape[1], 3, sums.shape[2])),
+        torch.empty_like(sums[0]),
+        sums.new_empty((3, sums.shape[2])),
+    )
+)
+def fused_batch_norm_backward(
+    sums: Tensor, moments: Tensor, c: Tensor, row_sums: Tensor | None, weight: Tensor, standard: Tensor, found: Tensor,
+    positions: int, first: int, dot: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """factors [B, 3, C], extra [B, C], and the gradients of weight, bias and row_sums [3, C]."""
-    (_, batch, channels), (_, groups, terms) = moments.shape, c.shape
-    launch = make_plan("backward", batch, positions, channels, groups, terms, first, dot, 0.0, c.device)
+    _, batch, channels = moments.shape
+    launch = make_plan("bwd", moments.shape, c.shape, positions, first, dot, c.device)
     factors, extra = sums.new_empty((batch, 3, channels)), sums.new_empty((batch, channels))
     grads = sums.new_empty((3, channels))
     launch(sums, moments, c, c if row_sums is None else row_sums, weight, standard, found, factors, extra, grads)

@@ -9,9 +9,9 @@ it works on the last. These sizes are those of its ``Cut``.
 """
 
 # Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Case, Form, Launch, cdiv, constants, find_case, map_source, plan, power_of_two, source
-from .series import value
+from .launch import Case, Launch, cdiv, constants, find_case, plan, power_of_two
+from .operators import torch_operator
+from .series import respond
 from .tiles import add, load_map, load_tile, store_inside
 
 
@@ -51,35 +52,19 @@ def project(theta, w, z, coefficients, group, groups, k, form, cut):
         z = tl.dot(theta, w, z, input_precision=form.precision)
     else:
         i = k + tl.arange(0, cut.depth)[None, :]
-        known = (i < cut.together * form.inner_per_group) & (
-            group * form.inner_per_group + i < groups * form.inner_per_group
-        )
-        c = coefficients + (group + i // form.inner_per_group) * form.terms
-        y = value(theta.to(tl.float32), c, known, form.first, form.terms, form.gamma)  # [ROWS, DEPTH]
+        width: tl.constexpr = form.inner_per_group
+        known = (i < cut.together * width) & (group * width + i < groups * width)
+        y, top = respond(theta, coefficients + (group + i // width) * form.terms, known, w.dtype, form)
         if form.rescale:
-            top = tl.maximum(tl.max(tl.abs(y)), 1e-30)
-            z += tl.dot((y / top).to(w.dtype), w, input_precision=form.precision) * top
+            z += tl.dot(y, w, input_precision=form.precision) * top
         else:
-            z = tl.dot(y.to(w.dtype), w, z, input_precision=form.precision)
+            z = tl.dot(y, w, z, input_precision=form.precision)
     return z
 
 
 @triton.jit
-def z_tile(
-    theta,  # [B, N, I]
-    z_weight,  # [C, width]
-    coefficients,  # of this sample: [G, terms]
-    w,  # the first tile of W_z, [DEPTH, OUT]
-    b,
-    n,
-    group,
-    groups,
-    o,
-    inside,
-    form,
-    cut,
-):
-    """W_z y from position n on. [ROWS, OUT]"""
+def z_tile(theta, z_weight, coefficients, w, b, n, group, groups, o, inside, form, cut):
+    """W_z y of sample b from position n on; w is the first tile of W_z, coefficients [G, terms]. [ROWS, OUT]"""
     z = tl.zeros((cut.rows, cut.out), tl.float32)
     if cut.together * form.inner_per_group <= cut.depth:
         t = load_tile(theta, b, n, group * form.inner_per_group, cut.rows, cut.depth, form.tma)
@@ -98,12 +83,8 @@ def moments_fwd_kernel(
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     moments,  # [2, B, parts, C]
-    N,
-    groups,
-    steps,
-    form,
-    cut,
-):
+    N, groups, steps, form, cut,
+):  # fmt: skip
     """Mean of z over a part of a sample's positions, and the sum of squares about it."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = find_place(groups, form, cut)
@@ -123,14 +104,10 @@ def moments_fwd_kernel(
         squares += away * away
     count = tl.minimum(N - begin, steps * cut.rows)
     shift = tl.sum(plain, 0) / count
-    out = (
-        moments
-        + (b * tl.num_programs(1) + part) * groups * form.channels_per_group
-        + group * form.channels_per_group
-        + o
-    )
+    C = groups * form.channels_per_group
+    out = moments + (b * tl.num_programs(1) + part) * C + group * form.channels_per_group + o
     tl.store(out, tl.sum(pilot, 0) + shift, inside)
-    out += tl.num_programs(2) * tl.num_programs(1) * groups * form.channels_per_group
+    out += tl.num_programs(2) * tl.num_programs(1) * C
     tl.store(out, tl.maximum(tl.sum(squares, 0) - count * shift * shift, 0.0), inside)
 
 
@@ -140,10 +117,8 @@ def merge_moments_fwd_kernel(
     merged,  # [2, B, C]
     N,
     each,  # positions of a part; the last has what is left
-    C,
-    parts,
-    CHANNELS: tl.constexpr,
-):
+    C, parts, CHANNELS: tl.constexpr,
+):  # fmt: skip
     """Moments of parts to those of the whole, by Chan's rule."""
     channel, b = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS), tl.program_id(1)
     inside, samples = channel < C, tl.num_programs(1)
@@ -167,12 +142,8 @@ def apply_fwd_kernel(
     affine,  # scale and shift: [2, B, C]
     residual,  # [B, N, C]
     out,  # [B, N, C]
-    N,
-    groups,
-    steps,
-    form,
-    cut,
-):
+    N, groups, steps, form, cut,
+):  # fmt: skip
     """residual + (scale z + shift)."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = find_place(groups, form, cut)
@@ -196,12 +167,8 @@ def gradient_sums_bwd_kernel(
     means,  # [B, C]
     grad,  # [B, N, C]
     sums,  # [2, B, parts, C]
-    N,  # noqa: ARG001
-    groups,
-    steps,
-    form,
-    cut,
-):
+    N, groups, steps, form, cut,  # noqa: ARG001
+):  # fmt: skip
     """Sums of dO and of dO (z - mean) over a part of a sample's positions."""
     part, b = tl.program_id(1), tl.program_id(2)
     group, o, inside = find_place(groups, form, cut)
@@ -234,99 +201,112 @@ class Cut(NamedTuple):
     stages: int = 3
 
 
-def max_channels(form: Form, dtype: torch.dtype) -> int:
+def max_channels(case: Case, dtype: torch.dtype) -> int:
     """Channels of a tile."""
-    return 32 if form.precision == "ieee" else 128 if dtype != torch.float32 else 64
+    return 32 if case.precision == "ieee" else 128 if dtype != torch.float32 else 64
 
 
-def count_groups(form: Form, groups: int, most: int) -> int:
+def count_groups(case: Case, most: int) -> int:
     """Whole groups that fit into this many channels, and half as many inner ones."""
-    return max(1, min(most // form.channels_per_group, most // 2 // form.inner_per_group, groups))
+    form = case.form
+    return max(1, min(most // form.channels_per_group, most // 2 // form.inner_per_group, case.groups))
 
 
-def choose_cut(form: Form, groups: int, dtype: torch.dtype, warps: int = 4) -> Cut:
+def choose_cut(case: Case, warps: int = 4) -> Cut:
     """Whole groups where they fit, parts of one otherwise."""
-    most = max_channels(form, dtype)
-    together = count_groups(form, groups, most)
-    out = min(most, power_of_two(together * form.channels_per_group))
-    depth = min(max(16, most // 2), power_of_two(together * form.inner_per_group))
+    most = max_channels(case, case.map_dtype)
+    together = count_groups(case, most)
+    out = min(most, power_of_two(together * case.form.channels_per_group))
+    depth = min(max(16, most // 2), power_of_two(together * case.form.inner_per_group))
     return Cut(together, min(64, most), out, depth, warps if out == 128 else 4)
 
 
-def choose_grid(
-    cut: Cut, form: Form, groups: int, batch: int, positions: int, waves: int, programs: int
-) -> tuple[tuple[int, int, int], int]:
+def choose_narrow_cut(case: Case) -> Cut:
+    """For ``branch_bwd_kernel``, which holds whole groups: W_z of them and its gradient."""
+    together = count_groups(case, max_channels(case, case.dtype))
+    out = power_of_two(together * case.form.channels_per_group)
+    depth = power_of_two(together * case.form.inner_per_group)
+    large = out * depth > 128 * 64 or case.dtype == torch.float32
+    return Cut(together, 32, out, depth, 8 if large else 4, 3)
+
+
+def choose_grid(cut: Cut, case: Case, waves: int) -> tuple[tuple[int, int, int], int]:
     """(blocks of channels, parts of positions, samples) and steps, for about this many programs on each processor."""
-    blocks = cdiv(groups, cut.together) * cdiv(cut.together * form.channels_per_group, cut.out)
-    tiles = cdiv(positions, cut.rows)
-    parts = min(tiles, max(1, round(waves * programs / (blocks * batch))))
+    blocks = cdiv(case.groups, cut.together) * cdiv(cut.together * case.form.channels_per_group, cut.out)
+    tiles = cdiv(case.positions, cut.rows)
+    parts = min(tiles, max(1, round(waves * case.on.processors / (blocks * case.batch))))
     steps = cdiv(tiles, parts)
-    return (blocks, cdiv(tiles, steps), batch), steps
+    return (blocks, cdiv(tiles, steps), case.batch), steps
 
 
-class Plan(NamedTuple):
-    cut: Cut
-    parts: int
-    launch: Launch
-    merge: Launch | None = None
+def make_launch(kernel: Any, cut: Cut, case: Case, waves: int, *given: Any) -> Launch:
+    """Of a kernel with these constants after its steps, in about so many waves of programs."""
+    grid, steps = choose_grid(cut, case, waves)
+    return Launch(
+        kernel, grid, cut.warps, cut.stages, case.positions, case.groups, steps, *given, constants(case.form),
+        constants(cut),
+    )  # fmt: skip
 
 
 @plan
-def make_plan(kernel: Any, waves: int, warps: int, case: Case) -> Plan:
-    """For the kernels above, in about so many waves of programs."""
-    form = case.form
-    cut = choose_cut(form, case.groups, case.map_dtype, warps)
-    grid, steps = choose_grid(cut, form, case.groups, case.batch, case.positions, waves, case.on.processors)
-    launch = Launch(
-        kernel, grid, cut.warps, cut.stages, case.positions, case.groups, steps, constants(form),
-        constants(cut),
-    )  # fmt: skip
-    merge = None
-    if kernel is moments_fwd_kernel and grid[1] > 1:
-        merge = Launch(
-            merge_moments_fwd_kernel, (cdiv(case.channels, 256), case.batch), 4, 1, case.positions, steps * cut.rows,
-            case.channels, grid[1], 256,
-        )  # fmt: skip
-    return Plan(cut, grid[1], launch, merge)
+def make_plan(kernel: Any, waves: int, warps: int, case: Case) -> tuple[Cut, Launch]:
+    cut = choose_cut(case, warps)
+    return cut, make_launch(kernel, cut, case, waves)
 
 
-def find_branch_case(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float, like: Tensor) -> Case:
+@plan
+def make_moments_plan(case: Case) -> tuple[Cut, Launch, Launch | None]:
+    """The cut, the launch, and another that merges parts where there are several."""
+    cut, launch = make_plan(moments_fwd_kernel, 2, 8, case)
+    (_, parts, _), steps = choose_grid(cut, case, 2)
+    if parts == 1:
+        return cut, launch, None
+    grid, sizes = (cdiv(case.channels, 256), case.batch), (case.positions, steps * cut.rows, case.channels, parts, 256)
+    return cut, launch, Launch(merge_moments_fwd_kernel, grid, 4, 1, *sizes)
+
+
+def find_branch_case(theta: Tensor, maps: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Case:
     """For theta [B, N, I], or a part of a wider tensor."""
-    (_, groups, terms), inner = c.shape, theta.shape[2]
-    return find_case(theta, len(z_weight), inner, groups, first, terms, gamma, like)
+    return find_case(theta, maps, len(z_weight), theta.shape[2], c.shape[1], first, c.shape[2], gamma)
 
 
-def moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Tensor:
+@torch_operator(fake=lambda theta, z_weight, *_: theta.new_empty((2, len(theta), len(z_weight)), dtype=torch.float32))
+def fused_moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Tensor:
     """Mean of z over the positions of each sample, and the sum of squares about it. [2, B, C]"""
-    case = find_branch_case(theta, z_weight, c, first, gamma, theta)
-    cut, parts, launch, merge = make_plan(moments_fwd_kernel, 2, 8, case)
+    case = find_branch_case(theta, theta, z_weight, c, first, gamma)
+    cut, launch, merge = make_moments_plan(case)
     merged = c.new_empty((2, case.batch, case.channels))
-    out = merged if merge is None else c.new_empty((2, case.batch, parts, case.channels))
-    launch(source(case.on.tma, theta, 1, cut.rows, cut.depth), z_weight, c, out)
+    out = merged if merge is None else c.new_empty((2, case.batch, launch.grid[1], case.channels))
+    launch(case.source(theta, 1, cut.rows, cut.depth), z_weight, c, out)
     if merge is not None:
         merge(out, merged)
     return merged
 
 
-def apply(
+@torch_operator(
+    fake=lambda residual, *_: torch.empty_like(residual),
+    flops=lambda _, theta, z_weight, c, *__: 2 * math.prod(theta[:2]) * (theta[2] * c[2] + math.prod(z_weight)),
+)
+def fused_apply(
     residual: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, affine: Tensor, first: int, gamma: float
 ) -> Tensor:
     """residual + (scale z + shift), [B, N, C]; affine begins with scale and shift, each [B, C]."""
-    case = find_branch_case(theta, z_weight, c, first, gamma, residual)
-    cut, _, launch, _ = make_plan(apply_fwd_kernel, 6, 4, case)
+    case = find_branch_case(theta, residual, z_weight, c, first, gamma)
+    cut, launch = make_plan(apply_fwd_kernel, 6, 4, case)
     out = torch.empty_like(residual)
-    theta_ = source(case.on.tma, theta, 1, cut.rows, cut.depth)
-    launch(theta_, z_weight, c, affine, map_source(case, residual, cut.rows, cut.out), out)
+    theta_ = case.source(theta, 1, cut.rows, cut.depth)
+    launch(theta_, z_weight, c, affine, case.map_source(residual, cut.rows, cut.out), out)
     return out
 
 
-def gradient_sums(
+@torch_operator(fake=lambda grad, *_: grad.new_empty((2, len(grad), grad.shape[2]), dtype=torch.float32))
+def fused_gradient_sums(
     grad: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, means: Tensor, first: int, gamma: float
 ) -> Tensor:
     """Sums over the positions of each sample of dO, and of dO (z - mean), [2, B, C]; means begins with [B, C]."""
-    case = find_branch_case(theta, z_weight, c, first, gamma, grad)
-    cut, parts, launch, _ = make_plan(gradient_sums_bwd_kernel, 2, 8, case)
-    out = c.new_empty((2, case.batch, parts, case.channels))
-    theta_ = source(case.on.tma, theta, 1, cut.rows, cut.depth)
-    launch(theta_, z_weight, c, means, map_source(case, grad, cut.rows, cut.out), out)
-    return out.sum(2) if parts > 1 else out.view(2, case.batch, case.channels)
+    case = find_branch_case(theta, grad, z_weight, c, first, gamma)
+    cut, launch = make_plan(gradient_sums_bwd_kernel, 2, 8, case)
+    out = c.new_empty((2, case.batch, launch.grid[1], case.channels))
+    theta_ = case.source(theta, 1, cut.rows, cut.depth)
+    launch(theta_, z_weight, c, means, case.map_source(grad, cut.rows, cut.out), out)
+    return out.sum(2) if out.shape[2] > 1 else out.view(2, case.batch, case.channels)

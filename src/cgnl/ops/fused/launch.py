@@ -96,98 +96,8 @@ def make_series(kernel: Kernel, groups: int, scale: str | None, positions: int, 
     first, alpha_squared = reference.leading(kernel)
     factor = reference.scale_factor(scale, positions, width)
     alphas = tuple(math.sqrt(a) * math.sqrt(factor) for a in alpha_squared)
-    dot = is_dot(first, len(alphas), kernel.envelope)
-    return Series(groups, first, alphas, kernel.envelope, kernel.constant, dot)
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """What plans are made for. ``find_case`` gives the same object for the same case, so plans are found at once."""
-
-    batch: int
-    positions: int
-    channels: int
-    inner: int
-    groups: int
-    form: Form
-    dtype: torch.dtype
-    """Of the operands of products."""
-    map_dtype: torch.dtype
-    on: Hardware
-    device: torch.device
-
-    @property
-    def runs(self) -> tuple[int, int]:
-        """Samples and their length as kernels see them that take all samples as one where channels come last."""
-        return (1, self.batch * self.positions) if self.form.last else (self.batch, self.positions)
-
-
-@functools.lru_cache(maxsize=4096)
-def make_case(
-    batch: int,
-    positions: int,
-    channels: int,
-    inner: int,
-    groups: int,
-    first: int,
-    terms: int,
-    gamma: float,
-    dtype: torch.dtype,
-    map_dtype: torch.dtype,
-    last: bool,
-    precision: str,
-    on: Hardware,
-    device: torch.device,
-) -> Case:
-    dot, row = is_dot(first, terms, gamma), positions * min(dtype.itemsize, map_dtype.itemsize)
-    map_tma = on.tma and (last or row % 16 == 0)  # the hardware copies rows that begin at multiples of 16 bytes
-    form = Form(
-        inner // groups, channels // groups, first, terms, gamma, dot, dtype == torch.float16 and not dot, precision,
-        on.tma, map_tma, last, 1 if last else math.gcd(positions, 16),
-    )  # fmt: skip
-    return Case(batch, positions, channels, inner, groups, form, dtype, map_dtype, on, device)
-
-
-def find_case(
-    rows: Tensor,
-    channels: int,
-    inner: int,
-    groups: int,
-    first: int,
-    terms: int,
-    gamma: float,
-    like: Tensor | None = None,
-) -> Case:
-    """For operands like ``rows`` [B, N, C or I], and maps [B, N, C] like ``like`` or like rows."""
-    like = rows if like is None else like
-    (batch, positions, _), device = rows.shape, rows.device
-    return make_case(
-        batch, positions, channels, inner, groups, first, terms, gamma, rows.dtype, like.dtype, is_last(like),
-        precision(rows), hardware(device), device,
-    )  # fmt: skip
-
-
-def constants(values: Any) -> Any:
-    """A named tuple as kernels take it: ``form.dot`` and the others are known when they are compiled."""
-    return values._make(map(tl.constexpr, values))
-
-
-def is_last(rows: Tensor) -> bool:
-    """Whether channels come last in the memory of [B, N, C]."""
-    return rows.stride(2) == 1
-
-
-def precision(x: Tensor) -> str:
-    """How float32 is multiplied. The kernels stand for convolutions, so the setting for those holds.
-
-    Three products stand for one in TF32: the hardware cuts operands off where cuDNN rounds them, and that adds up.
-    """
-    return "tf32x3" if x.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "ieee"
-
-
-def project(x: Tensor, weight: Tensor) -> Tensor:
-    """X W^T, [B, N, I], of a map and a weight [I, C]. Nothing is copied: cuBLAS takes X as it lies."""
-    return F.linear(x, weight) if is_last(x) else torch.bmm(x, weight.t().expand(x.shape[0], -1, -1))
+    gamma = kernel.envelope
+    return Series(groups, first, alphas, gamma, kernel.constant, is_dot(first, len(alphas), gamma))
 
 
 class Descriptor(TensorDescriptor):
@@ -214,22 +124,93 @@ class Pointers(NamedTuple):
     """Elements from one sample to the next."""
 
 
-def source(tma: bool, tensor: Tensor, *tile: int) -> Descriptor | Pointers:
-    """[M, C] or [B, N, C], for ``load_rows`` and ``load_tile`` to read by such tiles."""
-    if tma:
-        return Descriptor(tensor, list(tile))
-    rows, columns = tensor.shape[-2:]
-    return Pointers(tensor, rows, columns, tensor.stride(-2), tensor.stride(0) if tensor.ndim == 3 else 0)
+@dataclass(eq=False)
+class Case:
+    """What plans are made for. ``find_case`` gives the same object for the same case, so plans are found at once."""
+
+    batch: int
+    positions: int
+    channels: int
+    inner: int
+    groups: int
+    first: int
+    terms: int
+    gamma: float
+    dtype: torch.dtype
+    """Of the operands of products."""
+    map_dtype: torch.dtype
+    last: bool
+    precision: str
+    on: Hardware
+    device: torch.device
+
+    def __post_init__(self):
+        dot, last = is_dot(self.first, self.terms, self.gamma), self.last
+        row = self.positions * min(self.dtype.itemsize, self.map_dtype.itemsize)
+        map_tma = self.on.tma and (last or row % 16 == 0)  # rows that are copied begin at multiples of 16 bytes
+        self.form = Form(
+            self.inner // self.groups, self.channels // self.groups, self.first, self.terms, self.gamma, dot,
+            self.dtype == torch.float16 and not dot, self.precision, self.on.tma, map_tma, last,
+            1 if last else math.gcd(self.positions, 16),
+        )  # fmt: skip
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Samples and their length as kernels see them that take all samples as one where channels come last."""
+        return (1, self.batch * self.positions) if self.last else (self.batch, self.positions)
+
+    def source(self, tensor: Tensor, *tile: int) -> Descriptor | Pointers:
+        """[M, C] or [B, N, C], for ``load_rows`` and ``load_tile`` to read by such tiles."""
+        if self.on.tma:
+            return Descriptor(tensor, list(tile))
+        rows, columns = tensor.shape[-2:]
+        return Pointers(tensor, rows, columns, tensor.stride(-2), tensor.stride(0) if tensor.ndim == 3 else 0)
+
+    def map_source(self, tensor: Tensor, rows: int, columns: int, flat: bool = False) -> Descriptor | Pointers:
+        """A map, for ``load_map`` and ``store_map``; ``flat`` if the kernel sees all samples as one (``runs``)."""
+        batch, positions = self.runs if flat else (self.batch, self.positions)
+        if not self.form.map_tma:
+            return Pointers(tensor, positions, self.channels, 0)
+        if self.last:
+            return Descriptor(tensor, [1, rows, columns], [batch, positions, self.channels])
+        return Descriptor(tensor, [1, columns, rows], [batch, self.channels, positions])
 
 
-def map_source(case: Case, tensor: Tensor, rows: int, columns: int, flat: bool = False) -> Descriptor | Pointers:
-    """A map, for ``load_map`` and ``store_map``; ``flat`` if the kernel sees all samples as one (``Case.runs``)."""
-    (batch, positions), channels = case.runs if flat else (case.batch, case.positions), case.channels
-    if not case.form.map_tma:
-        return Pointers(tensor, positions, channels, 0)
-    if case.form.last:
-        return Descriptor(tensor, [1, rows, columns], [batch, positions, channels])
-    return Descriptor(tensor, [1, columns, rows], [batch, channels, positions])
+make_case = functools.lru_cache(maxsize=4096)(Case)
+
+
+def find_case(
+    rows: Tensor, maps: Tensor, channels: int, inner: int, groups: int, first: int, terms: int, gamma: float
+) -> Case:
+    """For operands like ``rows`` [B, N, C or I], and maps [B, N, C] like ``maps``."""
+    (batch, positions, _), device = rows.shape, rows.device
+    return make_case(
+        batch, positions, channels, inner, groups, first, terms, gamma, rows.dtype, maps.dtype, is_last(maps),
+        precision(rows), hardware(device), device,
+    )  # fmt: skip
+
+
+def constants(values: Any) -> Any:
+    """A named tuple as kernels take it: ``form.dot`` and the others are known when they are compiled."""
+    return values._make(map(tl.constexpr, values))
+
+
+def is_last(rows: Tensor) -> bool:
+    """Whether channels come last in the memory of [B, N, C]."""
+    return rows.stride(2) == 1
+
+
+def precision(x: Tensor) -> str:
+    """How float32 is multiplied. The kernels stand for convolutions, so the setting for those holds.
+
+    Three products stand for one in TF32: the hardware cuts operands off where cuDNN rounds them, and that adds up.
+    """
+    return "tf32x3" if x.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """X W^T, [B, N, I], of a map and a weight [I, C]. Nothing is copied: cuBLAS takes X as it lies."""
+    return F.linear(x, weight) if is_last(x) else torch.bmm(x, weight.t().expand(x.shape[0], -1, -1))
 
 
 def aligned(tensor: Tensor) -> Tensor:

@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .batchnorm import MOST, fused_batch_norm, fused_batch_norm_backward
+from .launch import Series
+
 
 class Norm(NamedTuple):
     """What is normalised over, and how."""
@@ -21,6 +24,10 @@ class Norm(NamedTuple):
     eps: float = 0.0
     process_group: Any = None
     """Processes that normalise together, where there are several."""
+
+    def has_kernels(self, batch: int) -> bool:
+        """Whether one kernel does it all, and another its gradient."""
+        return self.kind == "batch" and self.process_group is None and batch <= MOST
 
 
 class Standard(NamedTuple):
@@ -51,21 +58,26 @@ class Gradients(NamedTuple):
     """Of the sums over W_z's rows, by which the p = 0 term arrives. [C]"""
 
 
+def expand_groups(numbers: Tensor, channels: int) -> Tensor:
+    """[B, G] -> [B, C]."""
+    return numbers.repeat_interleave(channels // numbers.shape[1], 1)
+
+
 def standardise(
-    norm: Norm,
-    fixed: tuple[Tensor, Tensor] | None,
-    moments: Tensor | None,
-    strength: Tensor | None,
-    constant: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    batch: int,
-    positions: int,
-    groups: int,
-) -> Standard:
-    """From a fixed mean and variance, or from the moments of z [2, B, C]; strength (s) and constant: [B, C] or None."""
-    s: Tensor | float = 1.0 if strength is None else strength
-    constant = torch.zeros_like(bias) if constant is None else constant
+    norm: Norm, fixed: tuple[Tensor, Tensor] | None, moments: Tensor | None, c: Tensor, row_sums: Tensor | None,
+    weight: Tensor, bias: Tensor, positions: int, series: Series,
+) -> Standard:  # fmt: skip
+    """From a fixed mean and variance [C], or from the moments of z [2, B, C]; row_sums [C] if there is a p = 0 term."""
+    batch = c.shape[0]
+    if moments is not None and norm.has_kernels(batch):
+        standard, found = fused_batch_norm(
+            moments, c, row_sums, weight, bias, positions, norm.eps, series.first, series.dot
+        )
+        mean, variance, _ = found.unbind(0)
+        return Standard(standard, standard, mean, variance, found, float(batch * positions))
+    leading = expand_groups(c[..., 0], len(weight))  # [B, C]
+    s: Tensor | float = leading if series.dot else 1.0
+    constant = torch.zeros_like(bias) if row_sums is None else leading * row_sums
     count: Tensor | float = 1.0
     if norm.kind == "fixed":
         assert fixed is not None
@@ -76,7 +88,7 @@ def standardise(
         assert moments is not None
         means, squares = moments[0] * s, moments[1] * s * s  # [B, C]
         if norm.kind == "group":
-            mean, variance, p, q = _over_group(means, squares, constant, positions, groups, norm.eps)
+            mean, variance, p, q = _over_group(means, squares, constant, positions, series.groups, norm.eps)
         else:
             mean, variance, p, q, count = _over_batch(means, squares, constant, positions, norm)
     affine = torch.stack([t.expand(batch, -1) for t in (weight * p * s, weight * q + bias)])  # [2, B, C]
@@ -84,7 +96,7 @@ def standardise(
 
 
 def _over_group(means: Tensor, squares: Tensor, constant: Tensor, positions: int, groups: int, eps: float):
-    means, squares = ((t).unflatten(1, (groups, -1)) for t in (means + constant, squares))  # [B, G, C / G]
+    means, squares = (t.unflatten(1, (groups, -1)) for t in (means + constant, squares))  # [B, G, C / G]
     mean = means.mean(2, keepdim=True)
     variance = (squares + positions * (means - mean).square()).mean(2, keepdim=True) / positions  # [B, G, 1]
     mean, variance = (t.expand_as(means).flatten(1) for t in (mean, variance))
@@ -118,30 +130,27 @@ def _over_processes(group: Any, mean: Tensor, squares: Tensor, count: float) -> 
     return whole, (each + counts * (means - whole).square()).sum(0), total
 
 
-def backward(
-    norm: Norm,
-    p: Tensor,
-    q: Tensor,
-    count: Tensor | float,
-    weight: Tensor,
-    sums: Tensor,
-    moments: Tensor | None,
-    strength: Tensor | None,
-    c_0: Tensor,
-    row_sums: Tensor,
-    positions: int,
-    groups: int,
-) -> Gradients:
-    """From the sums over positions of dO and of dO (z - mean), [2, B, C]; c_0 is [B, C], row_sums [C]."""
+def standardise_backward(
+    norm: Norm, count: Tensor | float, sums: Tensor, moments: Tensor | None, c: Tensor, row_sums: Tensor | None,
+    weight: Tensor, p: Tensor, q: Tensor, positions: int, series: Series,
+) -> Gradients:  # fmt: skip
+    """From the sums over positions of dO and of dO (z - mean), [2, B, C]."""
+    if moments is not None and norm.has_kernels(c.shape[0]):
+        factors, extra, grads = fused_batch_norm_backward(
+            sums, moments, c, row_sums, weight, q, p, positions, series.first, series.dot
+        )
+        return Gradients(factors, extra, *grads.unbind(0))
     plain, along = sums
-    s: Tensor | float = 1.0 if strength is None else strength
+    c_0 = expand_groups(c[..., 0], len(weight))  # [B, C]
+    s: Tensor | float = c_0 if series.dot else 1.0
+    row_sums = torch.zeros_like(weight) if row_sums is None else row_sums
     means, squares = moments if moments is not None else torch.zeros_like(sums)
     standing = p * s * along + (p * s * means + q) * plain  # sum of dO z^
     scaled = torch.stack((plain, standing)) * weight
     if norm.kind == "fixed":
         m1 = m2 = torch.zeros_like(p)
     elif norm.kind == "group":
-        grouped = scaled.unflatten(2, (groups, -1))  # [2, B, G, C / G]
+        grouped = scaled.unflatten(2, (series.groups, -1))  # [2, B, G, C / G]
         m1, m2 = (grouped.mean(3, keepdim=True) / positions).expand_as(grouped).flatten(2)  # [B, C]
     else:
         total = scaled.sum(1)  # [2, C]
@@ -154,6 +163,6 @@ def backward(
     total = a * plain + positions * (u + v * s * means)  # sum of dz
     if norm.kind == "batch" and norm.process_group is None:
         total = total - total.mean(0)  # over all samples it is zero: what is left was rounding
-    coefficient = total * row_sums if strength is None else a * along + v * s * squares + means * total
+    coefficient = a * along + v * s * squares + means * total if series.dot else total * row_sums
     factors = torch.stack((s * a, s * u, s * s * v), 1)
     return Gradients(factors, coefficient, standing.sum(0), plain.sum(0), (total * c_0).sum(0))

@@ -1,39 +1,24 @@
 """The second half of the block in one kernel, for groups that fit into a tile: X in, X + norm(W_z y) out."""
 
 # Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportGeneralTypeIssues=false
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import (
-    Case,
-    Hardware,
-    Launch,
-    Tile,
-    cdiv,
-    constants,
-    find_case,
-    is_dot,
-    map_source,
-    plan,
-    power_of_two,
-    project,
-    source,
-)
-from .series import value
+from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, is_dot, plan, power_of_two, project
+from .operators import torch_operator
+from .series import respond
 from .tiles import add, find_tile, halves, load_map, load_rows, load_tile, store_map
 
 
 @triton.jit
-def write(z, c_0, b, n, start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
+def write(z, c_0, b, n, start, row_sums, norm, residual, out, C, eps,
           normed: tl.constexpr, form, ROWS: tl.constexpr, OUT: tl.constexpr):  # fmt: skip
     """X + norm(z) at OUT channels from ``start`` on; z [ROWS, OUT] still lacks the p = 0 term."""
     channel = start + tl.arange(0, OUT)[None, :]
@@ -41,6 +26,7 @@ def write(z, c_0, b, n, start, row_sums, mean, variance, weight, bias, residual,
     if form.first == 0:
         z += c_0 * tl.load(row_sums + channel, inside, 0.0)
     if normed:
+        mean, variance, weight, bias = norm
         scale = tl.load(weight + channel, inside, 0.0) * tl.rsqrt(tl.load(variance + channel, inside, 1.0) + eps)
         z = (z - tl.load(mean + channel, inside, 0.0)) * scale + tl.load(bias + channel, inside, 0.0)
     x = load_map(residual, b, n, start, form, ROWS, OUT).to(tl.float32)
@@ -55,85 +41,18 @@ def find_samples(b, n, length, N, form, ROWS: tl.constexpr):
 
 
 @triton.jit
-def write_group(
-    theta,  # [ROWS, SLOT]
-    group,
-    b,
-    n,
-    z_weight,  # [C, width]
-    coefficients,  # [B, G, terms]
-    length,
-    N,
-    groups,
-    row_sums,
-    mean,
-    variance,
-    weight,
-    bias,
-    residual,
-    out,
-    C,
-    eps,
-    normed: tl.constexpr,
-    form,
-    ROWS: tl.constexpr,
-    SLOT: tl.constexpr,
-    OUT: tl.constexpr,
-):
-    """y of one group, W_z y, and what is added to X."""
-    width: tl.constexpr = form.inner_per_group
-    wide: tl.constexpr = form.channels_per_group
-    i = tl.arange(0, SLOT)[:, None]
-    sample, present = find_samples(b, n, length, N, form, ROWS)
-    present = present & (sample * 0 + group < groups)
-    c = coefficients + (sample * groups + group) * form.terms  # [ROWS]
-    c_0 = tl.load(c, present, 0.0)[:, None]  # for the dot kernel the only one
-    top = 1.0
-    if form.dot:
-        y = theta.to(z_weight.dtype.element_ty)
-    else:
-        response = value(theta, c[:, None], present[:, None], form.first, form.terms, form.gamma)
-        if form.rescale:
-            top = tl.maximum(tl.max(tl.abs(response)), 1e-30)
-        y = (response / top).to(z_weight.dtype.element_ty)
-    for start in tl.static_range(0, wide, OUT):
-        channel = group * wide + start + tl.arange(0, OUT)[None, :]
-        w = tl.load(z_weight + channel * width + i, (i < width) & (channel < C), 0.0)  # [SLOT, OUT]
-        z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
-        if form.dot:
-            z *= c_0
-        if form.rescale:
-            z *= top
-        write(z, c_0, b, n, group * wide + start, row_sums, mean, variance, weight, bias, residual, out, C, eps,
-              normed, form, ROWS, OUT)  # fmt: skip
-
-
-@triton.jit
 def output_fwd_kernel(
     x,  # [B, N, C]
     theta_weight,  # [I, C], I = inner channels
     z_weight,  # [C, width]
     coefficients,  # [B, G, terms]
     row_sums,  # of W_z, where there is a p = 0 term: [C]
-    mean,  # of the norm, and so on: [C]
-    variance,
-    weight,
-    bias,
+    norm,  # its mean, variance, weight and bias: each [C]
     residual,  # [B, N, C]
     out,  # [B, N, C]
-    length,
-    N,
-    C,
-    groups,
-    eps,
-    normed: tl.constexpr,
-    form,
-    together: tl.constexpr,
-    ROWS: tl.constexpr,
-    SLOT: tl.constexpr,
-    DEPTH: tl.constexpr,
-    OUT: tl.constexpr,
-):
+    length, N, C, groups, eps, normed: tl.constexpr, form, together: tl.constexpr, ROWS: tl.constexpr,
+    SLOT: tl.constexpr, DEPTH: tl.constexpr, OUT: tl.constexpr,
+):  # fmt: skip
     """theta of one or two groups in registers, and each of them from there to the output::
 
     theta = x @ w_theta.T  # [B, N, I]
@@ -141,21 +60,34 @@ def output_fwd_kernel(
     z = y @ w_z.T  # of each group
     out = residual + (z - mean) / sqrt(variance + eps) * weight + bias
     """
+    width: tl.constexpr = form.inner_per_group
+    wide: tl.constexpr = form.channels_per_group
     across = tl.cdiv(groups, together)
-    group = tl.program_id(0) % across * together
+    first_group = tl.program_id(0) % across * together
     b, n = find_tile(tl.program_id(0) // across, length, form, ROWS)
-    rest = (row_sums, mean, variance, weight, bias, residual, out, C, eps)
     theta = tl.zeros((ROWS, together * SLOT), tl.float32)
     for k in range(0, C, DEPTH):
-        w = load_rows(theta_weight, group * form.inner_per_group, k, together * SLOT, DEPTH, form.tma)
+        w = load_rows(theta_weight, first_group * width, k, together * SLOT, DEPTH, form.tma)
         theta = tl.dot(load_map(x, b, n, k, form, ROWS, DEPTH), w.T, theta, input_precision=form.precision)
-    if together == 1:
-        write_group(theta, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
-    else:
-        one, two = halves(theta, ROWS, SLOT)
-        write_group(one, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
-        group += 1
-        write_group(two, group, b, n, z_weight, coefficients, length, N, groups, *rest, normed, form, ROWS, SLOT, OUT)
+    i = tl.arange(0, SLOT)[:, None]
+    thetas = (theta,) if together == 1 else halves(theta, ROWS, SLOT)
+    for j in tl.static_range(together):
+        group = first_group + j
+        sample, present = find_samples(b, n, length, N, form, ROWS)
+        present = present & (sample * 0 + group < groups)
+        c = coefficients + (sample * groups + group) * form.terms  # [ROWS]
+        c_0 = tl.load(c, present, 0.0)[:, None]  # for the dot kernel the only one
+        y, top = respond(thetas[j], c[:, None], present[:, None], z_weight.dtype.element_ty, form)
+        for start in tl.static_range(0, wide, OUT):
+            channel = group * wide + start + tl.arange(0, OUT)[None, :]
+            w = tl.load(z_weight + channel * width + i, (i < width) & (channel < C), 0.0)  # [SLOT, OUT]
+            z = tl.dot(y, w, input_precision=form.precision)  # [ROWS, OUT]
+            if form.dot:
+                z *= c_0
+            if form.rescale:
+                z *= top
+            at = group * wide + start
+            write(z, c_0, b, n, at, row_sums, norm, residual, out, C, eps, normed, form, ROWS, OUT)
 
 
 @triton.jit
@@ -164,27 +96,12 @@ def wide_output_fwd_kernel(
     product,  # [C, K]
     sizes,  # of the weight's rows: [C]
     coefficients,  # [B, G]
-    mean,  # of the norm, and so on: [C]
-    variance,
-    weight,
-    bias,
+    norm,  # its mean, variance, weight and bias: each [C]
     residual,  # [B, N, C]
     out,  # [B, N, C]
-    samples,
-    length,
-    N,
-    C,
-    K,
-    groups,
-    eps,
-    normed: tl.constexpr,
-    composed: tl.constexpr,
-    sized: tl.constexpr,
-    form,
-    ROWS: tl.constexpr,
-    OUT: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    samples, length, N, C, K, groups, eps, normed: tl.constexpr, composed: tl.constexpr, sized: tl.constexpr, form,
+    ROWS: tl.constexpr, OUT: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """A matrix product for twice OUT channels of one large group, times s, and what follows; the dot kernel only::
 
         z = s * (operand @ product.T)  # composed: X and W_z W_theta; otherwise theta and W_z
@@ -193,7 +110,6 @@ def wide_output_fwd_kernel(
     Two programs share a processor: one writes while the other multiplies.
     """
     across = C // (2 * OUT)
-    rest = (mean, mean, variance, weight, bias, residual, out, C, eps)
     for tile in tl.range(tl.program_id(0), samples * tl.cdiv(length, ROWS) * across, tl.num_programs(0)):
         start = tile % across * (2 * OUT)
         b, n = find_tile(tile // across, length, form, ROWS)
@@ -211,8 +127,8 @@ def wide_output_fwd_kernel(
         if sized:
             z *= tl.load(sizes + start + tl.arange(0, 2 * OUT))[None, :]
         left, right = halves(z, ROWS, OUT)
-        write(left, 0.0, b, n, start, *rest, normed, form, ROWS, OUT)
-        write(right, 0.0, b, n, start + OUT, *rest, normed, form, ROWS, OUT)
+        write(left, 0.0, b, n, start, sizes, norm, residual, out, C, eps, normed, form, ROWS, OUT)
+        write(right, 0.0, b, n, start + OUT, sizes, norm, residual, out, C, eps, normed, form, ROWS, OUT)
 
 
 OUT = 64
@@ -225,22 +141,14 @@ def choose_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
     return Tile(32, 32, 32, 4, 2) if precision == "ieee" else Tile(64, 64, 32, 4, 3)
 
 
-class Plan(NamedTuple):
-    tile: Tile
-    slot: int
-    """Columns that a group takes in a tile of theta."""
-    together: int
-    """Groups of a program."""
-    block: int
-    launch: Launch
-
-
 @plan
-def make_plan(case: Case, eps: float, normed: bool, tile: Tile | None) -> Plan:
+def make_plan(case: Case, eps: float, normed: bool) -> tuple[Tile, int, Launch]:
+    """The tile, how many channels are written at a time, and the launch."""
     form = case.form
-    tile = tile or choose_tile(case.dtype, form.precision, case.on)
-    slot = power_of_two(form.inner_per_group)
+    tile = choose_tile(case.dtype, form.precision, case.on)
+    slot = power_of_two(form.inner_per_group)  # columns that a group takes in a tile of theta
     together = max(1, min(2, tile.columns // slot)) if slot == form.inner_per_group else 1
+    tile = tile._replace(columns=together * slot)
     block = min(OUT, math.gcd(form.channels_per_group, 1 << 30))  # a power of two that divides a group
     samples, length = case.runs
     grid = (samples * cdiv(length, tile.rows) * cdiv(case.groups, together),)
@@ -248,43 +156,40 @@ def make_plan(case: Case, eps: float, normed: bool, tile: Tile | None) -> Plan:
         output_fwd_kernel, grid, tile.warps, tile.stages, length, case.positions, case.channels, case.groups, eps,
         normed, constants(form), together, tile.rows, slot, tile.depth, block,
     )  # fmt: skip
-    return Plan(tile, slot, together, block, launch)
+    return tile, block, launch
 
 
-def output(
-    x: Tensor,
-    residual: Tensor,
-    theta: Tensor,
-    z_weight: Tensor,
-    row_sums: Tensor | None,
-    coefficients: Tensor,
-    norm: Sequence[Tensor],
-    eps: float,
-    first: int,
-    gamma: float,
-    tile: Tile | None = None,
-) -> Tensor:
+@torch_operator(
+    fake=lambda _x, residual, *_: torch.empty_like(residual),
+    flops=lambda x, _residual, theta, z_weight, _row_sums, c, *_: (
+        2 * math.prod(x[:2]) * (theta[0] * (x[2] + c[2]) + math.prod(z_weight))
+    ),
+)
+def fused_output(
+    x: Tensor, residual: Tensor, theta: Tensor, z_weight: Tensor, row_sums: Tensor | None, c: Tensor,
+    norm: Sequence[Tensor], eps: float, first: int, gamma: float,
+) -> Tensor:  # fmt: skip
     """residual + norm(W_z y) for x [B, N, C]; norm is its mean, variance, weight and bias, each [C], or nothing."""
-    (inner, channels), (_, groups, terms) = theta.shape, coefficients.shape
-    case = find_case(x, channels, inner, groups, first, terms, gamma, residual)
-    tile, slot, together, block, launch = make_plan(case, eps, bool(norm), tile)
+    (inner, channels), (_, groups, terms) = theta.shape, c.shape
+    case = find_case(x, residual, channels, inner, groups, first, terms, gamma)
+    tile, block, launch = make_plan(case, eps, bool(norm))
     out = torch.empty_like(residual)
     launch(
-        map_source(case, x, tile.rows, tile.depth, flat=True),
-        source(case.on.tma, theta, together * slot, tile.depth),
+        case.map_source(x, tile.rows, tile.depth, flat=True),
+        case.source(theta, tile.columns, tile.depth),
         z_weight,
-        coefficients,
-        coefficients if row_sums is None else row_sums,
-        *(norm or [coefficients] * 4),
-        map_source(case, residual, tile.rows, block, flat=True),
-        map_source(case, out, tile.rows, block, flat=True),
+        c,
+        c if row_sums is None else row_sums,
+        tuple(norm) or (c,) * 4,
+        case.map_source(residual, tile.rows, block, flat=True),
+        case.map_source(out, tile.rows, block, flat=True),
     )
     return out
 
 
-def is_whole(z_weight: Tensor, coefficients: Tensor, first: int, gamma: float) -> bool:
-    """Whether ``wide_output`` applies: the dot kernel, in half precision, and groups of a multiple of 128 channels."""
-    _, groups, terms = coefficients.shape
+def is_whole(z_weight: Tensor, c: Tensor, first: int, gamma: float) -> bool:
+    """Whether ``fused_wide_output`` applies: dot kernel, half precision, groups of a multiple of 128 channels."""
+    _, groups, terms = c.shape
     return is_dot(first, terms, gamma) and z_weight.dtype != torch.float32 and len(z_weight) // groups % (2 * OUT) == 0
 
 
@@ -317,33 +222,31 @@ def make_wide_plan(case: Case, depth: int, eps: float, normed: bool, composed: b
     )  # fmt: skip
 
 
-def wide_output(
-    x: Tensor,
-    residual: Tensor,
-    theta: Tensor,
-    z_weight: Tensor,
-    coefficients: Tensor,
-    norm: Sequence[Tensor],
-    eps: float,
-) -> Tensor:
-    """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``output``."""
-    (inner, channels), groups = theta.shape, coefficients.shape[1]
-    case = find_case(x, channels, inner, groups, 1, 1, 0.0, residual)
+@torch_operator(
+    fake=lambda _x, residual, *_: torch.empty_like(residual),
+    flops=lambda x, _, theta, z_weight, *__: 2 * math.prod(x) * (1 + min(x[2], theta[0] + z_weight[1])),
+)
+def fused_wide_output(
+    x: Tensor, residual: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, norm: Sequence[Tensor], eps: float,
+) -> Tensor:  # fmt: skip
+    """residual + norm(s W_z W_theta x) for x [B, N, C]; norm as for ``fused_output``."""
+    (inner, channels), groups = theta.shape, c.shape[1]
+    case = find_case(x, residual, channels, inner, groups, 1, 1, 0.0)
     product, sizes = z_weight, None
     if composed := composes(channels, inner, inner // groups):
         product, sizes = compose(z_weight, theta, groups)
-        operand = map_source(case, x, WIDE.rows, WIDE.depth, flat=True)
+        operand = case.map_source(x, WIDE.rows, WIDE.depth, flat=True)
     else:
-        operand = source(case.on.tma, project(x, theta).view(*case.runs, -1), 1, WIDE.rows, WIDE.depth)
+        operand = case.source(project(x, theta).view(*case.runs, -1), 1, WIDE.rows, WIDE.depth)
     launch = make_wide_plan(case, product.shape[1], eps, bool(norm), composed, sizes is not None)
     out = torch.empty_like(residual)
     launch(
         operand,
-        source(case.on.tma, product, WIDE.columns, WIDE.depth),
-        coefficients if sizes is None else sizes,
-        coefficients,
-        *(norm or [coefficients] * 4),
-        map_source(case, residual, WIDE.rows, OUT, flat=True),
-        map_source(case, out, WIDE.rows, OUT, flat=True),
+        case.source(product, WIDE.columns, WIDE.depth),
+        c if sizes is None else sizes,
+        c,
+        tuple(norm) or (c,) * 4,
+        case.map_source(residual, WIDE.rows, OUT, flat=True),
+        case.map_source(out, WIDE.rows, OUT, flat=True),
     )
     return out

@@ -5,8 +5,7 @@ Coefficients lie one behind the other: coefficient + i is that of the power firs
 """
 
 # Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
@@ -39,6 +38,20 @@ def value(x, coefficient, ok, first: tl.constexpr, terms: tl.constexpr, gamma: t
         if first == 0:
             total += tl.load(coefficient, mask=ok, other=0.0) * expm1(x * x * -gamma)
     return total
+
+
+@triton.jit
+def respond(theta, coefficient, ok, dtype: tl.constexpr, form):
+    """y less c_0 as a product takes it, and the peak that it was divided by. For the dot kernel y is theta itself."""
+    top = 1.0
+    if form.dot:
+        y = theta
+    else:
+        y = value(theta.to(tl.float32), coefficient, ok, form.first, form.terms, form.gamma)
+        if form.rescale:
+            top = tl.maximum(tl.max(tl.abs(y)), 1e-30)
+            y /= top
+    return y.to(dtype), top
 
 
 @triton.jit

@@ -5,9 +5,6 @@ its shape: [B, N, C], dense, with channels or positions last in memory as the ``
 [ROWS, COLUMNS], positions by channels, in both.
 """
 
-# Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-
 import triton
 import triton.language as tl
 
