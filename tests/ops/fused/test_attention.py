@@ -35,7 +35,13 @@ def test_coefficients_of_any_size(sizes, two_precisions):
 @pytest.mark.usefixtures("eight_processors", "small_tiles")
 def test_coefficients_are_shared_out_over_processors():
     """7 x 3 tiles for 8 programs."""
-    check(SIZES["groups-left-over"]._replace(positions=200), FORMS["from-2"], torch.float32, 2e-6)
+    check(SIZES["groups-left-over"]._replace(positions=200), FORMS["from-2"], torch.float16, 2**-10)
+
+
+def test_coefficients_in_float32_are_of_some_samples_at_a_time(monkeypatch):
+    sizes = SIZES["groups-left-over"]
+    monkeypatch.setattr(attention, "WRITTEN", 1)
+    check(sizes._replace(batch=3), FORMS["from-2"], torch.float32, 2e-6)
 
 
 def test_coefficients_keep_weights_whose_square_float32_cannot_hold():

@@ -241,3 +241,16 @@ def test_block_in_bfloat16_falls_back_from_the_interpreter():
     block.backend = "fused"
     with pytest.raises(ValueError, match=r"is not possible: .*TRITON_INTERPRET=1.* bfloat16"):
         block(x)
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch before 2.9")
+def test_block_under_the_newer_settings_of_precision():
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        block, x = make(backend="fused"), torch.randn(2, 64, 3, 3, device=DEVICE)
+        found, expected = run(block, x, x), run(reference_of(block), x, x)
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = "none"  # pyright: ignore[reportAttributeAccessIssue]
+        torch.backends.cudnn.allow_tf32 = True
+    for name, true in expected.items():
+        torch.testing.assert_close(found[name], true, rtol=1e-3, atol=1e-4)

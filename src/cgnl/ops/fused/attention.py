@@ -1,4 +1,7 @@
-"""Phi^T g without phi and g: one pass over X gives the coefficients of y as a polynomial in theta."""
+"""Phi^T g without phi and g: one pass over X gives the coefficients of y as a polynomial in theta.
+
+In float32, where cuBLAS multiplies several times as fast as Triton, phi and g are written, for some samples at a time.
+"""
 
 # Kernels are read by Triton, not run by Python.
 # pyright: reportGeneralTypeIssues=false
@@ -11,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, plan, power_of_two
+from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, plan, power_of_two, project
+from .operator import power_sums
 from .operators import torch_operator
 from .series import envelope
 from .tiles import find_tile, halves, load_map, load_pair
@@ -81,21 +85,17 @@ def total_fwd_kernel(
         tl.store(coefficients + (b * groups + group) * terms + p, s * alphas[p] * alphas[p])
 
 
-def choose_tile(dtype: torch.dtype, precision: str, on: Hardware) -> Tile:
-    if dtype != torch.float32:
-        if on.tma:
-            return Tile(rows=128, columns=128, depth=64, warps=8, stages=4)
-        return Tile(128, 128, 32, 8, 4) if on.shared >= 160 else Tile(128, 64, 32, 8, 4)
-    if precision == "ieee":
-        return Tile(32, 32, 32, 4, 2)
-    return Tile(128, 64, 32, 8, 3) if on.tma else Tile(64, 32, 32, 4, 3)
+def choose_tile(on: Hardware) -> Tile:
+    if on.tma:
+        return Tile(rows=128, columns=128, depth=64, warps=8, stages=4)
+    return Tile(128, 128, 32, 8, 4) if on.shared >= 160 else Tile(128, 64, 32, 8, 4)
 
 
 @plan
 def make_plan(case: Case, alphas: tuple[float, ...]) -> tuple[Tile, int, Launch, Launch]:
     """The tile, the number of parts of all groups over which a row is summed at first, and both launches."""
     form, terms = case.form, case.form.terms
-    tile = choose_tile(case.dtype, form.precision, case.on)
+    tile = choose_tile(case.on)
     unit = min(math.gcd(form.inner_per_group, 1 << 30), tile.columns)  # the largest power of two in a group's width
     units, (samples, length) = form.inner_per_group // unit, case.runs
     across = power_of_two(units * terms, 1)
@@ -117,6 +117,8 @@ def fused_coefficients(
     x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float
 ) -> Tensor:
     """alpha_p^2 (Phi^T g)_p, [B, G, K], for x [B, N, C] and the weights of phi and g [2, I, C]."""
+    if x.dtype == torch.float32:
+        return sum_projections(x, weight, groups, first, alphas, gamma)
     (_, inner, channels), terms = weight.shape, len(alphas)
     case = find_case(x, x, channels, inner, groups, first, terms, gamma)
     tile, units, power_sums, total = make_plan(case, tuple(alphas))
@@ -126,3 +128,18 @@ def fused_coefficients(
     power_sums(case.map_source(x, tile.rows, tile.depth, flat=True), w, sums)
     total(sums, out)
     return out
+
+
+def sum_projections(
+    x: Tensor, weight: Tensor, groups: int, first: int, alphas: Sequence[float], gamma: float
+) -> Tensor:
+    """The same, from phi and g of some samples at a time."""
+    (_, inner, channels), found = weight.shape, []
+    for rows in x.split(max(1, WRITTEN // (2 * inner * x.shape[1]))):
+        phi, g = project(rows, weight.view(2 * inner, channels)).transpose(1, 2).unflatten(1, (2, groups, -1)).unbind(1)
+        found.append(power_sums(phi, g, len(alphas), first, gamma))  # [b, G, K]
+    return torch.stack([a * (a * s) for a, s in zip(alphas, torch.cat(found).unbind(2), strict=True)], 2)
+
+
+WRITTEN = 2**23
+"""Elements of phi and g that are written at a time."""

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import Weights
+from . import Weights, products
 from .attention import fused_coefficients
 from .backward import branch_backward, factors_backward, weight_backward
 from .branch import fused_apply, fused_gradient_sums, fused_moments
@@ -101,7 +101,7 @@ def infer(x: Tensor, weights: Weights, dtype: torch.dtype, series: Series, fixed
     both = torch.stack((weights.phi, weights.g)).flatten(2).to(dtype)  # [2, I, C]
     c, _ = coefficients(rows, theta, both, series)
     fixed = [vector(t) for t in fixed]
-    if z.shape[1] <= WIDEST:
+    if z.shape[1] <= WIDEST and dtype != torch.float32:  # as in ``attention``
         out = fused_output(rows, residual, theta, z, row_sums, c, fixed, eps, series.first, series.gamma)
     elif is_whole(z, c, series.first, series.gamma):
         out = fused_wide_output(rows, residual, theta, z, c, fixed, eps)
@@ -167,16 +167,18 @@ class Block(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError('the fused kernels have no second derivatives: take CGNL(..., backend="reference")')
         rows = to_rows(grad, is_last(x))  # [B, N, C]
-        again = project(x, weight.narrow(0, 0, weight.shape[0] // 3)) if theta is None else theta
+        with products(x.dtype):
+            again = project(x, weight.narrow(0, 0, weight.shape[0] // 3)) if theta is None else theta
         means = c.new_zeros((x.shape[0], z.shape[0])) if moments is None else moments  # begins with [B, C]
         sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
         del again
         norm = standardise_backward(ctx.norm, ctx.count, sums, moments, c, row_sums, gain, p, q, x.shape[1], series)
         coefficient = norm.coefficient.view(*c.shape[:2], -1).sum(2)  # [B, G]
-        dx, dweight, dz = fused_backward(
-            rows, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant, beta,
-            not ctx.apart,
-        )  # fmt: skip
+        with products(x.dtype):
+            dx, dweight, dz = fused_backward(
+                rows, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant,
+                beta, not ctx.apart,
+            )  # fmt: skip
         if ctx.apart:
             dx = rows + dx
         if row_sums is not None:

@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .. import reference
 from ..kernels import Kernel
+from ..precision import convolutions_in_tf32
 from . import interpreted
 
 
@@ -205,7 +206,7 @@ def precision(x: Tensor) -> str:
 
     Three products stand for one in TF32: the hardware cuts operands off where cuDNN rounds them, and that adds up.
     """
-    return "tf32x3" if x.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "ieee"
+    return "tf32x3" if x.dtype != torch.float32 or convolutions_in_tf32() else "ieee"
 
 
 def project(x: Tensor, weight: Tensor) -> Tensor:
