@@ -75,7 +75,7 @@ def _run_power_sums(
     x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float, fused: bool = False
 ) -> Tensor:
     if fused and (kernels := _find_kernels(x, weight, highest=first + terms - 1)):
-        return kernels.power_sums(x, weight, terms, first, gamma)
+        return kernels.run_series("power_sums", x, weight, terms, first, gamma)
     return _power_sums(x, weight, terms, first, gamma, in_place=True)
 
 
@@ -84,7 +84,7 @@ def _run_polynomial(
 ) -> Tensor:
     highest = first + coefficients.shape[-1] - 1
     if fused and (kernels := _find_kernels(x, weight, coefficients, highest=highest)):
-        return kernels.polynomial(x, coefficients, weight, first, gamma)
+        return kernels.run_series("polynomial", x, coefficients, weight, first, gamma)
     return _polynomial(x, coefficients, weight, first, gamma, in_place=True)
 
 

@@ -5,7 +5,7 @@ import functools
 import importlib.util
 import math
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -95,19 +95,10 @@ def _why_not_tensor(x: Tensor, *dtypes: torch.dtype) -> str | None:
 
 
 def cgnl_block(
-    x: Tensor,
-    w_theta: Tensor,
-    w_phi: Tensor,
-    w_g: Tensor,
-    w_z: Tensor,
-    norm: BlockNorm | None = None,
-    *,
-    kernel: str | Kernel = "dot",
-    groups: int = 1,
-    scale: str | None = None,
-    normalize: bool = False,
+    x: Tensor, w_theta: Tensor, w_phi: Tensor, w_g: Tensor, w_z: Tensor, norm: BlockNorm | None = None, *,
+    kernel: str | Kernel = "dot", groups: int = 1, scale: str | None = None, normalize: bool = False,
     recompute: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """x + norm(W_z y), [B, C, *positions] -> the same: ``block.cgnl_block`` by Triton kernels."""
     from .autograd import Block, Norm, infer
     from .launch import make_series
@@ -145,13 +136,7 @@ def _track(norm: BlockNorm, mean: Tensor, variance: Tensor) -> None:
 
 
 def compact_generalized_non_local(
-    theta: Tensor,
-    phi: Tensor,
-    g: Tensor,
-    *,
-    kernel: str | Kernel = "dot",
-    groups: int = 1,
-    scale: str | None = None,
+    theta: Tensor, phi: Tensor, g: Tensor, *, kernel: str | Kernel = "dot", groups: int = 1, scale: str | None = None
 ) -> Tensor:
     """Theta (Phi^T g) by Triton kernels, [B, C, *positions] in g's dtype."""
     from .launch import make_series
@@ -165,20 +150,12 @@ def compact_generalized_non_local(
         return compute(theta, phi, g, series, again)
 
 
-def power_sums(x: Tensor, weight: Tensor | None, terms: int, first: int, gamma: float) -> Tensor:
-    """``series.power_sums`` by a Triton kernel."""
+def run_series(name: str, x: Tensor, *arguments: Any) -> Tensor:
+    """``series.power_sums`` or ``series.polynomial`` by a Triton kernel."""
     from . import operator
 
     with _on(x):
-        return operator.power_sums(x, weight, terms, first, gamma)
-
-
-def polynomial(x: Tensor, coefficients: Tensor, weight: Tensor | None, first: int, gamma: float) -> Tensor:
-    """``series.polynomial`` by a Triton kernel."""
-    from . import operator
-
-    with _on(x):
-        return operator.polynomial(x, coefficients, weight, first, gamma)
+        return getattr(operator, name)(x, *arguments)
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

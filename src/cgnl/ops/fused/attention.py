@@ -3,9 +3,6 @@
 In float32, where cuBLAS multiplies several times as fast as Triton, phi and g are written, for some samples at a time.
 """
 
-# Kernels are read by Triton, not run by Python.
-# pyright: reportGeneralTypeIssues=false
-
 import math
 from collections.abc import Sequence
 

@@ -20,9 +20,6 @@ which the p = 0 term arrives, of weights that were not rounded: after a norm tha
 rounded would be all that is left.
 """
 
-# The views in the loop of fused_backward are made in its first round.
-# pyright: reportPossiblyUnboundVariable=false
-
 import math
 from typing import Any
 

@@ -3,9 +3,6 @@
 The norm's part is settled before: dz = a dO + u + v z, with a, u, v of each sample and channel.
 """
 
-# Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-
 from typing import Any
 
 import torch

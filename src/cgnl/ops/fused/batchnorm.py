@@ -3,9 +3,6 @@
 A program takes a few channels of all samples. Dozens of operations on tensors this small take longer than the block.
 """
 
-# Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false
-
 import torch
 import triton
 import triton.language as tl

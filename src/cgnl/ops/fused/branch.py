@@ -8,9 +8,6 @@ DEPTH inner channels at a time. It goes through ``steps`` times ROWS of the samp
 it works on the last. These sizes are those of its ``Cut``.
 """
 
-# Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
-
 import math
 from typing import Any, NamedTuple
 
@@ -192,8 +189,7 @@ def gradient_sums_bwd_kernel(
 class Cut(NamedTuple):
     """How channels and positions are shared out."""
 
-    together: int
-    """Groups of a program; 1 where a group is shared out itself."""
+    together: int  # groups of a program; 1 where a group is shared out itself
     rows: int
     out: int
     depth: int

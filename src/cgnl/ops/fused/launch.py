@@ -19,10 +19,8 @@ from . import interpreted
 
 class Hardware(NamedTuple):
     processors: int
-    tma: bool
-    """Whether the hardware copies tiles by itself: compute capability 9 and higher."""
-    shared: int
-    """KiB of shared memory that a program may take."""
+    tma: bool  # whether the hardware copies tiles by itself: compute capability 9 and higher
+    shared: int  # KiB of shared memory that a program may take
 
 
 pretended: Hardware | None = None
@@ -49,8 +47,7 @@ class Tile(NamedTuple):
     depth: int
     warps: int
     stages: int
-    resident: int = 1
-    """Programs for each processor, in kernels that take one tile after another."""
+    resident: int = 1  # programs for each processor, in kernels that take one tile after another
 
 
 class Form(NamedTuple):
@@ -61,19 +58,13 @@ class Form(NamedTuple):
     first: int
     terms: int
     gamma: float
-    dot: bool
-    """Whether y is theta times a number."""
-    rescale: bool
-    """Whether y may be beyond float16's reach, and is divided by its peak before a product."""
+    dot: bool  # whether y is theta times a number
+    rescale: bool  # whether y may be beyond float16's reach, and is divided by its peak before a product
     precision: str
-    tma: bool
-    """Whether the hardware copies tiles of inner channels and of weights."""
-    map_tma: bool
-    """Whether it copies tiles of maps."""
-    last: bool
-    """Whether channels, and not positions, come last in the memory of maps."""
-    step: int
-    """A power of two that divides the number of positions, where these come last."""
+    tma: bool  # whether the hardware copies tiles of inner channels and of weights
+    map_tma: bool  # whether it copies tiles of maps
+    last: bool  # whether channels, and not positions, come last in the memory of maps
+    step: int  # a power of two that divides the number of positions, where these come last
 
 
 def is_dot(first: int, terms: int, gamma: float) -> bool:
@@ -86,8 +77,7 @@ class Series(NamedTuple):
 
     groups: int
     first: int
-    alphas: tuple[float, ...]
-    """Square roots of what the sums are multiplied by."""
+    alphas: tuple[float, ...]  # square roots of what the sums are multiplied by
     gamma: float
     constant: float
     dot: bool
@@ -119,10 +109,8 @@ class Pointers(NamedTuple):
     base: Tensor
     rows: int
     columns: int
-    row: int
-    """Elements from one row to the next."""
-    sample: int = 0
-    """Elements from one sample to the next."""
+    row: int  # elements from one row to the next
+    sample: int = 0  # elements from one sample to the next
 
 
 @dataclass(eq=False)
@@ -137,8 +125,7 @@ class Case:
     first: int
     terms: int
     gamma: float
-    dtype: torch.dtype
-    """Of the operands of products."""
+    dtype: torch.dtype  # of the operands of products
     map_dtype: torch.dtype
     last: bool
     precision: str

@@ -22,8 +22,7 @@ class Norm(NamedTuple):
     kind: Literal["fixed", "batch", "group"]
     """``fixed``: a given mean and variance. ``group``: over as many groups as the block has."""
     eps: float = 0.0
-    process_group: Any = None
-    """Processes that normalise together, where there are several."""
+    process_group: Any = None  # processes that normalise together, where there are several
 
     def has_kernels(self, batch: int) -> bool:
         """Whether one kernel does it all, and another its gradient."""
@@ -36,26 +35,21 @@ class Standard(NamedTuple):
     From the kernel of batch norm, p and q are the whole that it wrote them to.
     """
 
-    affine: Tensor
-    """Begins with scale and shift, each [B, C]."""
+    affine: Tensor  # begins with scale and shift, each [B, C]
     q: Tensor
     mean: Tensor
-    variance: Tensor
-    """Unbiased, as a norm keeps it."""
+    variance: Tensor  # unbiased, as a norm keeps it
     p: Tensor
-    number: Tensor | float = 1.0
-    """Of what was averaged over."""
+    number: Tensor | float = 1.0  # of what was averaged over
 
 
 class Gradients(NamedTuple):
-    factors: Tensor
-    """a, u, v of dz = a dO + u + v z, [B, 3, C]."""
+    factors: Tensor  # a, u, v of dz = a dO + u + v z, [B, 3, C]
     coefficient: Tensor
     """To be summed over a group: gradient of the dot kernel's coefficient, or of the p = 0 one. [B, C]"""
     weight: Tensor
     bias: Tensor
-    row_sums: Tensor
-    """Of the sums over W_z's rows, by which the p = 0 term arrives. [C]"""
+    row_sums: Tensor  # of the sums over W_z's rows, by which the p = 0 term arrives. [C]
 
 
 def expand_groups(numbers: Tensor, channels: int) -> Tensor:

@@ -12,10 +12,6 @@ A program takes BLOCK elements of one sample and group, and adds up the parts th
 atomically, so results are the same bits each time.
 """
 
-# Kernels are read by Triton, not run by Python.
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportPossiblyUnboundVariable=false
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -34,25 +30,19 @@ class Plane(NamedTuple):
     base: Tensor
     sample: int
     group: int
-    fast: int
-    """Between elements of a row: along the axis of positions, or of channels where these come last in memory."""
-    slow: int
-    """Between rows."""
+    fast: int  # between elements of a row: along the axis of positions, or of channels where these come last in memory
+    slow: int  # between rows
 
 
 class Form(NamedTuple):
     """What kernels know when they are compiled."""
 
-    first: int
-    """The lowest power with a coefficient."""
+    first: int  # the lowest power with a coefficient
     terms: int
-    alphas: tuple[float, ...]
-    """Square roots of what the sums are multiplied by."""
+    alphas: tuple[float, ...]  # square roots of what the sums are multiplied by
     gamma: float
-    row: bool
-    """Whether the elements of a sample and group follow one another without gaps."""
-    weighted: bool
-    """Whether there is a weight for each element, or they all count as one."""
+    row: bool  # whether the elements of a sample and group follow one another without gaps
+    weighted: bool  # whether there is a weight for each element, or they all count as one
 
 
 @triton.jit
@@ -60,11 +50,7 @@ def find_place(plane, form, length, BLOCK: tl.constexpr):
     """Where this program's elements lie. [BLOCK]"""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = plane.base + tl.program_id(2).to(tl.int64) * plane.sample + tl.program_id(1).to(tl.int64) * plane.group
-    if form.row:
-        place += e
-    else:
-        place += (e // length) * plane.slow + (e % length) * plane.fast
-    return place
+    return place + (e if form.row else (e // length) * plane.slow + (e % length) * plane.fast)
 
 
 @triton.jit
@@ -198,11 +184,8 @@ def make_plan(
     planes = [(b, width * c, c, n) if last else (b, width * c, n, c) for b, c, n in strides]
     row = all(fast == 1 and (slow == length or length == size) for _, _, fast, slow in planes)
     form = Form._make(map(tl.constexpr, (first, terms, alphas, gamma, row, weighted)))
-    if name == "sums_fwd":
-        constants = size, length, form, BLOCK
-    else:
-        constants = size, length, parts, form, BLOCK, power_of_two(parts, 1)
-    return planes, Launch(KERNELS[name], (programs, groups, batch), 4, 1, *constants)
+    added = (form, BLOCK) if name == "sums_fwd" else (parts, form, BLOCK, power_of_two(parts, 1))
+    return planes, Launch(KERNELS[name], (programs, groups, batch), 4, 1, size, length, *added)
 
 
 def launch(name: str, series: Series, tensors: list[Tensor], *sums: Tensor, weighted: bool = True) -> None:

@@ -1,8 +1,5 @@
 """The second half of the block in one kernel, for groups that fit into a tile: X in, X + norm(W_z y) out."""
 
-# Kernels are read by Triton, not run by Python.
-# pyright: reportGeneralTypeIssues=false
-
 import math
 from collections.abc import Sequence
 
@@ -174,16 +171,9 @@ def fused_output(
     case = find_case(x, residual, channels, inner, groups, first, terms, gamma)
     tile, block, launch = make_plan(case, eps, bool(norm))
     out = torch.empty_like(residual)
-    launch(
-        case.map_source(x, tile.rows, tile.depth, flat=True),
-        case.source(theta, tile.columns, tile.depth),
-        z_weight,
-        c,
-        c if row_sums is None else row_sums,
-        tuple(norm) or (c,) * 4,
-        case.map_source(residual, tile.rows, block, flat=True),
-        case.map_source(out, tile.rows, block, flat=True),
-    )
+    x_, weight = case.map_source(x, tile.rows, tile.depth, flat=True), case.source(theta, tile.columns, tile.depth)
+    maps = (case.map_source(t, tile.rows, block, flat=True) for t in (residual, out))
+    launch(x_, weight, z_weight, c, c if row_sums is None else row_sums, tuple(norm) or (c,) * 4, *maps)
     return out
 
 
@@ -240,13 +230,7 @@ def fused_wide_output(
         operand = case.source(project(x, theta).view(*case.runs, -1), 1, WIDE.rows, WIDE.depth)
     launch = make_wide_plan(case, product.shape[1], eps, bool(norm), composed, sizes is not None)
     out = torch.empty_like(residual)
-    launch(
-        operand,
-        case.source(product, WIDE.columns, WIDE.depth),
-        c if sizes is None else sizes,
-        c,
-        tuple(norm) or (c,) * 4,
-        case.map_source(residual, WIDE.rows, OUT, flat=True),
-        case.map_source(out, WIDE.rows, OUT, flat=True),
-    )
+    weight = case.source(product, WIDE.columns, WIDE.depth)
+    maps = (case.map_source(t, WIDE.rows, OUT, flat=True) for t in (residual, out))
+    launch(operand, weight, c if sizes is None else sizes, c, tuple(norm) or (c,) * 4, *maps)
     return out

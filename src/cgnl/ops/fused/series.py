@@ -4,9 +4,6 @@
 Coefficients lie one behind the other: coefficient + i is that of the power first + i.
 """
 
-# Kernels are read by Triton, not run by Python.
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
-
 import triton
 import triton.language as tl
 
