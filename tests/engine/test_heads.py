@@ -13,6 +13,7 @@ from cgnl.engine.datasets import with_defaults
 from cgnl.engine.network import with_measured_head
 from cgnl.engine.optimizer import parameter_groups
 from cgnl.heads import KINDS, second_order_pools
+from cgnl.models import create_model
 from tests.engine.conftest import options, write_pictures
 
 HEAD = {"model__name": "resnet18", "model__head": "covariance", "model__reduced": 8, "optim__lr": 0.1}
@@ -81,6 +82,24 @@ def test_resnets_with_weights_get_the_measured_head(settings, kind, head, lr, ne
     usual = {"data.root": ".", "model.name": "resnet18", "model.weights": "w.pth"}
     found = with_defaults(with_measured_head(load(None, usual | settings), kind))
     assert (found.model.head, found.optim.lr, found.optim.new_layers) == (head, lr, new_layers)
+
+
+def test_train_says_which_head_it_takes(cgnl, tmp_path):
+    write_pictures(tmp_path / "pictures", count=4)
+    torch.save(create_model("resnet18").state_dict(), tmp_path / "w.pth")
+    words = [
+        f"data.root={tmp_path / 'pictures'}",
+        f"model.weights={tmp_path / 'w.pth'}",
+        f"runs={tmp_path}",
+        "name=run",
+    ]
+    words += ["data.size=128", "optim.epochs=1", "optim.warmup_epochs=0", "accelerator=cpu", "data.workers=0"]
+    status, out, err = cgnl("train", *words)
+    assert (status, err) == (0, "")
+    assert all(part in out for part in ("2.93", "1.16", "model.head=average"))
+    trained = open_trained(tmp_path / "run" / "last.ckpt")
+    assert second_order_pools(trained.network)["avgpool"].reduced == 256
+    assert (trained.config.model.head, trained.config.optim.new_layers) == ("covariance", 5.0)
 
 
 def test_recipes_without_a_head_keep_the_average(tmp_path):
