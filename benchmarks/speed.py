@@ -18,6 +18,8 @@ ALL = f"{OURS},fused-recompute,non-local-bmm,non-local-sdpa,squeeze-excitation,g
 BOTH = ("forward", "train")
 RES3: dict[str, Any] = {"channels": 512, "size": "56"}
 SMALL: dict[str, Any] = {"batch": 8, "size": "14"}
+SECONDS = 0.3
+"""Spent on repetitions of each row: some hundreds of most."""
 
 
 def measurements(peer: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -54,12 +56,12 @@ def main() -> None:
         sys.exit(__doc__)
     folder, peer = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) == 3 else None
     for benchmark, options in measurements(peer):
-        bench(benchmark, csv=str(folder / "bench.csv"), **options)
+        bench(benchmark, csv=str(folder / "bench.csv"), seconds=SECONDS, **options)
     import torch
 
     launch.pretended = launch.hardware(torch.device("cuda"))._replace(tma=False)
     for benchmark, options in through_pointers():
-        bench(benchmark, csv=str(folder / "pointers.csv"), **options)
+        bench(benchmark, csv=str(folder / "pointers.csv"), seconds=SECONDS, **options)
 
 
 if __name__ == "__main__":
