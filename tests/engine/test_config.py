@@ -124,6 +124,11 @@ def test_load_refuses_files_that_extend_each_other(tmp_path):
     assert "one" in refused(load, tmp_path / "one.yaml")
 
 
+def test_recipe_has_an_average_even_if_null_is_typed():
+    assert load("cub_r50", {"model.head": None}).model.head == "average"
+    assert load(None, {"model.head": None}).model.head is None
+
+
 def test_load_of_an_empty_file_is_the_defaults(tmp_path):
     (tmp_path / "empty.yaml").touch()
     assert load(tmp_path / "empty.yaml") == Config(model=AVERAGE)
@@ -312,7 +317,8 @@ EVERYTHING = Config(
 def test_to_yaml_is_read_back_as_it_was(tmp_path, settings):
     assert build(yaml.safe_load(to_yaml(settings))) == settings
     (tmp_path / "config.yaml").write_text(to_yaml(settings))
-    assert load(tmp_path / "config.yaml") == settings
+    written = dataclasses.replace(settings, model=dataclasses.replace(settings.model, head="average"))
+    assert load(tmp_path / "config.yaml") == written
 
 
 @pytest.mark.parametrize("settings", [Config(), EVERYTHING], ids=["defaults", "everything"])

@@ -102,6 +102,14 @@ def test_train_says_which_head_it_takes(cgnl, tmp_path):
     assert (trained.config.model.head, trained.config.optim.new_layers) == ("covariance", 5.0)
 
 
+@pytest.mark.parametrize("settings", [{"model.weights": None}, {"data.size": 64}, {"model.name": "timm/resnet18"}])
+def test_reduced_channels_want_a_head(settings):
+    given = {"data.root": ".", "model.name": "resnet18", "model.weights": "w.pth", "model.reduced": 32}
+    with pytest.raises(ValueError, match=r"model\.reduced = 32 has no effect .*model\.head=covariance"):
+        with_measured_head(load(None, given | settings), "images")
+    assert with_measured_head(load(None, given), "images").model.head == "covariance"
+
+
 def test_recipes_without_a_head_keep_the_average(tmp_path):
     (tmp_path / "mine.yaml").write_text("model: {name: resnet18, weights: w.pth}\n")
     for recipe in (tmp_path / "mine.yaml", "cub_r50", "base_pets"):

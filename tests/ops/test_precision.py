@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cgnl.bench.measure import precision
-from cgnl.ops.precision import convolutions_in_tf32, products_in_tf32, products_like_convolutions, tf32_allowed
+from cgnl.ops.precision import convolutions_in_tf32, tf32_allowed
 
 NEWER = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 """Under torch.backends, what has a setting of its own."""
@@ -62,22 +62,3 @@ def test_settings_are_given_back_after_an_error():
     with pytest.raises(ZeroDivisionError), tf32_allowed(False):
         raise ZeroDivisionError
     assert torch.backends.cudnn.allow_tf32
-
-
-@pytest.mark.parametrize("products", [True, False])
-@pytest.mark.parametrize("convolutions", [True, False])
-def test_products_follow_convolutions_for_a_while(products, convolutions):
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
-    with products_like_convolutions():
-        assert convolutions_in_tf32() is products_in_tf32() is convolutions
-    assert (convolutions_in_tf32(), products_in_tf32()) == (convolutions, products)
-
-
-@newer
-@pytest.mark.parametrize("value", ["tf32", "ieee"])
-@pytest.mark.parametrize("name", ["", "cudnn", "cudnn.conv", "cuda.matmul"])
-def test_products_by_the_newer_settings(name, value):
-    owner(name).fp32_precision = value
-    with products_like_convolutions():
-        assert products_in_tf32() is convolutions_in_tf32()
-    assert products_in_tf32() is (owner("cuda.matmul").fp32_precision == "tf32")

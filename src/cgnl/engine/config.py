@@ -37,12 +37,14 @@ def load(recipe: str | Path | None = None, overrides: Mapping[str, Any] | None =
     """Make settings from a recipe and overrides such as ``{"optim.lr": 0.02}`` or ``{"optim": {"lr": 0.02}}``."""
     settings = nest(overrides or {})
     check_keys(settings)
-    base = merge({"model": {"head": "average"}}, read_recipe(recipe)) if recipe else {}
+    base = read_recipe(recipe) if recipe else {}
     model = base.get("model", {})
     block = model.get("block", Model.block)
     if settings.get("model", {}).get("block", block) != block:
         base = base | {"model": {**model, "options": {}}}  # they belong to another block
     config = build(merge(base, settings))
+    if recipe and config.model.head is None:  # what is written down shall not depend on what was measured since
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, head="average"))
     check_names(config)
     if "logger" not in settings and (online := [name for name in config.loggers if name in ONLINE]):
         typed = f"type logger={online[0]} to want it, or logger=none"

@@ -41,7 +41,7 @@ def describe_epoch(row: dict[str, Any], epochs: int) -> str:
 def at_chance(losses: Sequence[float], classes: int) -> str | None:
     """A warning when training loss first stays at or above that of guessing; ``losses`` are those of all epochs."""
     chance = math.log(classes)
-    stuck = [n for n, (before, now) in enumerate(pairwise(losses), 2) if now >= before and now >= 0.98 * chance]
+    stuck = [n for n, (before, now) in enumerate(pairwise(losses), 2) if now >= before >= 0.98 * chance]
     if stuck[:1] != [len(losses)]:
         return None
     return (

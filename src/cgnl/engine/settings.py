@@ -176,8 +176,8 @@ class Model:
     of their last stage but one."""
     head: Literal["average", "covariance", "bilinear", "compact"] | None = None
     """Pooling before the classifier: the average, or products of channels. Detectors have only the average. If not
-    given: covariance for a ResNet that starts from weights to classify images, where no recipe is named; else
-    average."""
+    given: covariance for one of our ResNets that starts from weights to classify images of 128 pixels or more, where
+    no recipe or YAML file is named; else average."""
     reduced: Channels = 256
     """Channels whose products a second-order head takes."""
     options: dict[str, Any] = field(default_factory=dict)

@@ -144,7 +144,7 @@ LARGE = 2.0**64
 def _by_trace(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(f, t, a / trace(a)) with trace(a) = f^2 t; of a matrix of trace zero, the matrix itself. f and t [B, 1, 1]."""
     large = a.diagonal(dim1=1, dim2=2).amax(1)[:, None, None] > LARGE
-    factor = torch.where(large, LARGE**0.5, 1.0).to(a.dtype)  # a power of two: nothing is rounded
+    factor = torch.where(large, LARGE**0.5, a.new_ones(()))  # a power of two: nothing is rounded
     a = a / factor.square()
     trace = a.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
     return factor, trace, a / torch.where(trace == 0, 1.0, trace)

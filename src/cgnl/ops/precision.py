@@ -6,7 +6,7 @@ leaves convolutions to the general setting.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -19,23 +19,6 @@ def convolutions_in_tf32() -> bool:
         return cudnn.allow_tf32
     except RuntimeError:
         return cudnn.conv.fp32_precision == "tf32"
-
-
-def products_in_tf32() -> bool:
-    """Whether cuBLAS may multiply float32 as TF32 in matrix products."""
-    matmul: Any = torch.backends.cuda.matmul
-    try:
-        return matmul.allow_tf32
-    except RuntimeError:
-        return matmul.fp32_precision == "tf32"
-
-
-@contextmanager
-def products_like_convolutions() -> Iterator[None]:
-    """Matrix products that stand for convolutions follow the setting of those, which by default allows TF32."""
-    allowed = convolutions_in_tf32()
-    with nullcontext() if products_in_tf32() == allowed else tf32_allowed(allowed):
-        yield
 
 
 @contextmanager

@@ -254,3 +254,15 @@ def test_block_under_the_newer_settings_of_precision():
         torch.backends.cudnn.allow_tf32 = True
     for name, true in expected.items():
         torch.testing.assert_close(found[name], true, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+def test_backward_inside_autocast(recompute):
+    """Of a float32 block, whose products autocast would round."""
+    block, x = make(backend="fused", recompute=recompute), torch.randn(2, 64, 3, 3, device=DEVICE)
+    expected = run(block, x, x)
+    y = block(x := x.requires_grad_())
+    with torch.autocast(DEVICE, torch.float16):
+        found = torch.autograd.grad(y, [*block.parameters()], x.detach())
+    for (name, _), mine in zip(block.named_parameters(), found, strict=True):
+        torch.testing.assert_close(mine, expected[name], rtol=1e-4, atol=1e-4)

@@ -87,6 +87,13 @@ def test_series_by_kernels(terms, first, gamma, weighted, dtype, layout, monkeyp
     assert set(called) == {"power_sums", "polynomial"}
 
 
+@pytest.mark.parametrize("size", [1e-4, 0.5, 5.0, 12.0])
+def test_envelope_of_any_size(size):
+    x = torch.full((1, 1, 2, 8), size, device=DEVICE)
+    sums = series.power_sums(x, None, 2, 0, 0.5, True)
+    assert relative_error(sums, series.power_sums(x.double(), None, 2, 0, 0.5)) < 1e-5  # exp rounds what is large
+
+
 @pytest.mark.parametrize("most", [64, 4], ids=["added up by each program", "added up once"])
 @pytest.mark.parametrize("layout", ["contiguous", "channels-last"])
 def test_operator_shares_a_group_out(most, layout, monkeypatch):

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from .. import kernels, reference
 from ..block import BlockNorm, count_batch
 from ..kernels import Kernel
-from ..precision import products_like_convolutions
 from ..series import exporting, under_function_transform
 
 TRITON = importlib.util.find_spec("triton") is not None
@@ -113,7 +112,7 @@ def cgnl_block(
     if norm is not None and not norm.training and norm.running_mean is not None and norm.running_var is not None:
         fixed = norm.running_mean, norm.running_var
     affine = [t for t in (weight, bias) if t is not None]
-    with _without_autocast(x), _on(x), products(dtype):
+    with without_autocast(x), _on(x):
         if norm is None or fixed is not None:
             if not (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *affine))):
                 return infer(x, weights, dtype, series, [*(fixed or ()), *affine], eps)
@@ -166,15 +165,9 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
+def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
     kind = x.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
-
-
-def products(dtype: torch.dtype) -> contextlib.AbstractContextManager:
-    """cuBLAS computes here what are convolutions elsewhere."""
-    plain = dtype != torch.float32 or torch.compiler.is_compiling()
-    return contextlib.nullcontext() if plain else products_like_convolutions()
 
 
 def _on(x: Tensor) -> contextlib.AbstractContextManager:

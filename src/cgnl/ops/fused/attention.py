@@ -107,7 +107,7 @@ def make_plan(case: Case, alphas: tuple[float, ...]) -> tuple[Tile, int, Launch,
 
 
 @torch_operator(
-    fake=lambda x, _w, groups, _first, alphas, _: x.new_empty((len(x), groups, len(alphas)), dtype=torch.float32),
+    fake=lambda x, _w, groups, _first, alphas, _: x.new_empty((x.shape[0], groups, len(alphas)), dtype=torch.float32),
     flops=lambda x, weight, _groups, _first, alphas, _: 2 * math.prod(x[:2]) * weight[1] * (2 * x[2] + len(alphas)),
 )
 def fused_coefficients(
@@ -135,6 +135,7 @@ def sum_projections(
     for rows in x.split(max(1, WRITTEN // (2 * inner * x.shape[1]))):
         phi, g = project(rows, weight.view(2 * inner, channels)).transpose(1, 2).unflatten(1, (2, groups, -1)).unbind(1)
         found.append(power_sums(phi, g, len(alphas), first, gamma))  # [b, G, K]
+        del phi, g  # before the next are written
     return torch.stack([a * (a * s) for a, s in zip(alphas, torch.cat(found).unbind(2), strict=True)], 2)
 
 

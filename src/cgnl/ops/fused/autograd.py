@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import Weights, products
+from . import Weights, without_autocast
 from .attention import fused_coefficients
 from .backward import branch_backward, factors_backward, weight_backward
 from .branch import fused_apply, fused_gradient_sums, fused_moments
@@ -164,14 +164,14 @@ class Block(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError('the fused kernels have no second derivatives: take CGNL(..., backend="reference")')
         rows = to_rows(grad, is_last(x))  # [B, N, C]
-        with products(x.dtype):
+        with without_autocast(x):
             again = project(x, weight.narrow(0, 0, weight.shape[0] // 3)) if theta is None else theta
         means = c.new_zeros((x.shape[0], z.shape[0])) if moments is None else moments  # begins with [B, C]
         sums = fused_gradient_sums(rows, again, z, c, means, first, gamma)  # [2, B, C]
         del again
         norm = standardise_backward(ctx.norm, ctx.count, sums, moments, c, row_sums, gain, p, q, x.shape[1], series)
         coefficient = norm.coefficient.view(*c.shape[:2], -1).sum(2)  # [B, G]
-        with products(x.dtype):
+        with without_autocast(x):
             dx, dweight, dz = fused_backward(
                 rows, x, theta, weight, z, c, norm.factors, coefficient, first, series.alphas, gamma, series.constant,
                 beta, not ctx.apart,

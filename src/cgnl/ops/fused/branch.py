@@ -266,7 +266,9 @@ def find_branch_case(theta: Tensor, maps: Tensor, z_weight: Tensor, c: Tensor, f
     return find_case(theta, maps, len(z_weight), theta.shape[2], c.shape[1], first, c.shape[2], gamma)
 
 
-@torch_operator(fake=lambda theta, z_weight, *_: theta.new_empty((2, len(theta), len(z_weight)), dtype=torch.float32))
+@torch_operator(
+    fake=lambda theta, z_weight, *_: theta.new_empty((2, theta.shape[0], len(z_weight)), dtype=torch.float32)
+)
 def fused_moments(theta: Tensor, z_weight: Tensor, c: Tensor, first: int, gamma: float) -> Tensor:
     """Mean of z over the positions of each sample, and the sum of squares about it. [2, B, C]"""
     case = find_branch_case(theta, theta, z_weight, c, first, gamma)
@@ -295,7 +297,7 @@ def fused_apply(
     return out
 
 
-@torch_operator(fake=lambda grad, *_: grad.new_empty((2, len(grad), grad.shape[2]), dtype=torch.float32))
+@torch_operator(fake=lambda grad, *_: grad.new_empty((2, grad.shape[0], grad.shape[2]), dtype=torch.float32))
 def fused_gradient_sums(
     grad: Tensor, theta: Tensor, z_weight: Tensor, c: Tensor, means: Tensor, first: int, gamma: float
 ) -> Tensor:

@@ -246,7 +246,7 @@ def polynomial(x: Tensor, coefficients: Tensor, weight: Tensor | None, first: in
     y = make_like(rows[0], torch.float32)
     c = aligned(coefficients.float().contiguous().unsqueeze(2))
     launch("apply_fwd", series, [rows[0], y, rows[-1]], c, weighted=weight is not None)
-    return y.view(x.flatten(1, 2).shape).unflatten(1, x.shape[1:3])
+    return y.view(*y.shape[:2], *x.shape[3:]).unflatten(1, x.shape[1:3])
 
 
 class CompactOperator(torch.autograd.Function):
