@@ -16,7 +16,18 @@ from ..data.sources import FileSource, SyntheticSource
 from ..data.transforms import MEAN, STD, network_input
 from ..models.backbones import find_input
 from ..text import counted, nearest
-from .settings import DETECTION, LONGEST_SIDE, SYNTHETIC, Config, Data, Optim, dataset_name, default_decay
+from .settings import (
+    DETECTION,
+    HEAD_LR,
+    HEAD_NEW_LAYERS,
+    LONGEST_SIDE,
+    SYNTHETIC,
+    Config,
+    Data,
+    Optim,
+    dataset_name,
+    default_decay,
+)
 
 TOO_FEW = ": too few to keep some from the training; put folders train and test there, or say data.test_on=train"
 SIZE = 224
@@ -175,9 +186,9 @@ def _with_rates(config: Config) -> Optim:
     optim, rates = config.optim, {"weight_decay": default_decay(config.optim)}
     measured = config.model.head == "covariance" and config.model.weights is not None
     if optim.new_layers is None:
-        rates["new_layers"] = 5.0 if measured else 1.0
+        rates["new_layers"] = HEAD_NEW_LAYERS if measured else 1.0
     if optim.lr is None and optim.optimizer == "sgd" and measured:
-        rates["lr"] = 0.08
+        rates["lr"] = HEAD_LR
     return dataclasses.replace(optim, **rates)
 
 

@@ -16,7 +16,7 @@ from ..models.backbones import find_input
 from ..ops.kernels import BY_NAME, Kernel, Taylor
 from ..text import first_line
 from .datasets import get_size
-from .settings import Config, Model
+from .settings import HEAD_LR, HEAD_NEW_LAYERS, Config, Model
 from .tasks import Task
 
 log = logging.getLogger("cgnl")
@@ -41,7 +41,7 @@ def with_measured_head(config: Config, kind: str) -> Config:
     is_small = get_size(config.data) < SMALLEST_FOR_HEAD
     head = "covariance" if measured and not is_small else "average"
     if head == "covariance":
-        rates = "a new classifier, and optim.lr=0.08 and optim.new_layers=5 unless given"
+        rates = f"a new classifier, and optim.lr={HEAD_LR:g} and optim.new_layers={HEAD_NEW_LAYERS:g} unless given"
         log.info(f"{MEASURED}, so {model.name} gets one, {rates}; model.head=average keeps the average")
     elif model.reduced != Model.reduced:
         raise ValueError(f"model.reduced = {model.reduced} has no effect on an average: say model.head=covariance")

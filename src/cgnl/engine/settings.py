@@ -51,6 +51,8 @@ BLOCK_OPTIONS: dict[str, dict[str, Any]] = {
 
 AUGMENTATIONS = ("augment", "jitter", "erase", "mixup", "cutmix")
 LONGEST_SIDE = 8192
+HEAD_LR, HEAD_NEW_LAYERS = 0.08, 5.0
+"""optim.lr and optim.new_layers at which covariance heads were measured on pretrained weights."""
 LONGEST_NAME = 200
 """Most bytes in the name of a folder. File systems allow 255, and a number may be added."""
 

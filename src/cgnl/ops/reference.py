@@ -176,9 +176,10 @@ def attention(
     s, rows, squares, positions = _sum_over_ranks(process_group, s, rows, squares, positions)
 
     factor = scale_factor(scale, positions if len(positions) else math.prod(theta.shape[3:]), theta.shape[2])
-    c = _times_each(s * factor, alpha_squared)
+    alphas = [math.sqrt(a) for a in alpha_squared]
+    c = times_each(s * factor, alphas)
     if normalize:
-        return first, c, _times_each(rows, alpha_squared)
+        return first, c, times_each(rows, alphas)
     return first, c * _beta(kernel, squares) if kernel.constant else c, None
 
 
@@ -364,10 +365,10 @@ def _shifted_envelope(phi: Tensor, gamma: float, process_group: dist.ProcessGrou
     return torch.exp(-gamma * (squares - least))  # [B, G, C', *P]
 
 
-def _times_each(sums: Tensor, alpha_squared: Sequence[float]) -> Tensor:
+def times_each(sums: Tensor, alphas: Sequence[float]) -> Tensor:
+    """alpha_p^2 sums_p, [B, G, K]."""
     # Python numbers, so that nothing is copied to the device; alpha twice, because its square can underflow float32.
-    alphas = [math.sqrt(a) for a in alpha_squared]
-    return torch.stack([a * (a * s) for a, s in zip(alphas, sums.unbind(-1), strict=True)], -1)  # [B, G, K]
+    return torch.stack([a * (a * s) for a, s in zip(alphas, sums.unbind(-1), strict=True)], -1)
 
 
 def _sum_over_ranks(process_group: dist.ProcessGroup | None, *sums: Tensor) -> Sequence[Tensor]:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..reference import times_each
 from .launch import Case, Hardware, Launch, Tile, cdiv, constants, find_case, plan, power_of_two, project
 from .operator import power_sums
 from .operators import torch_operator
@@ -136,7 +137,7 @@ def sum_projections(
         phi, g = project(rows, weight.view(2 * inner, channels)).transpose(1, 2).unflatten(1, (2, groups, -1)).unbind(1)
         found.append(power_sums(phi, g, len(alphas), first, gamma))  # [b, G, K]
         del phi, g  # before the next are written
-    return torch.stack([a * (a * s) for a, s in zip(alphas, torch.cat(found).unbind(2), strict=True)], 2)
+    return times_each(torch.cat(found), alphas)
 
 
 WRITTEN = 2**23
